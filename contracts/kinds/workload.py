@@ -1,0 +1,165 @@
+"""Workload: one job's claim on the cluster, from its creation to its end. Made and written by the queue gate alone."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from contracts.base import Column, Contract, Kind, Labels, Name, Raw
+from contracts.conditions import Condition, is_true
+from contracts.history import History
+from contracts.quantities import Quantity
+from contracts.verdicts import Verdict
+
+QUOTA_RESERVED = "QuotaReserved"
+QUOTA_CHARGED = "QuotaCharged"
+ADMITTED = "Admitted"
+EVICTED = "Evicted"
+FINISHED = "Finished"
+
+
+class ChargeCause(StrEnum):
+    """Why quota is charged; the reason of the condition QuotaCharged. Only Planned lets the provisioner launch."""
+
+    PLACED = "Placed"
+    PLANNED = "Planned"
+
+
+class WorkloadState(StrEnum):
+    """The life of a Workload, derived from its conditions by `Workload.state`."""
+
+    PENDING = "pending"
+    RESERVED = "reserved"
+    CHARGED = "charged"
+    ADMITTED = "admitted"
+    ENDING = "ending"
+
+
+class PodSet(Contract):
+    """Members of one kind. The gang's minimum is ``count``: all of them."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    count: Annotated[int, Field(ge=0, le=100_000)]
+    template: Raw = Field(description="The pod template as the job holds it: metadata and spec.")
+
+
+class JobReference(Contract):
+    """The job object that the Workload stands for."""
+
+    api_version: str
+    kind: str
+    name: Name
+    uid: str
+
+
+class WorkloadSpec(Contract):
+    """What is asked for. Rewritten by the queue gate when the held job's template changes."""
+
+    job: JobReference
+    queue_name: Name = Field(description="The LocalQueue, in the Workload's namespace.")
+    pod_sets: Annotated[
+        tuple[PodSet, ...],
+        Field(
+            min_length=1,
+            max_length=8,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ]
+    priority: int = 0
+    template_hash: str = Field(description="The hash of pod sets and counts that a charge is for.")
+    created_at: datetime = Field(description="The job's creation: the waiting age, kept over all attempts.")
+    active: bool = Field(
+        default=True, description="False ends the attempt and keeps the job out until it is true again."
+    )
+    capacity_timeout_seconds: Annotated[int, Field(ge=1)] = 600
+    start_timeout_seconds: Annotated[int, Field(ge=1)] = 300
+
+
+class PodSetAssignment(Contract):
+    """Where one pod set's quota comes from, and what its pods therefore carry in addition to their template."""
+
+    name: str
+    count: int
+    flavors: dict[str, str] = Field(default={}, description="Resource name to ResourceFlavor name.")
+    resource_usage: dict[str, Quantity] = Field(default={}, description="Of all members together.")
+    node_selector: Labels = {}
+    tolerations: tuple[Raw, ...] = ()
+
+
+class Admission(Contract):
+    """The quota assignment of one reservation."""
+
+    cluster_queue: str
+    pod_set_assignments: tuple[PodSetAssignment, ...]
+
+
+class WorkloadStatus(Contract):
+    """The queue gate's words. ``reservation`` rises with every lost reservation and every attempt; others echo it."""
+
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = ()
+    attempt: int = 0
+    reservation: int = 0
+    admission: Admission | None = None
+    overtaken_by: tuple[str, ...] = Field(
+        default=(), description="Uids of younger Workloads of the same ClusterQueue that were charged before this one."
+    )
+    retry_at: datetime | None = Field(default=None, description="Not reserved before this moment (back-off).")
+    traceparent: str | None = None
+    verdict: Verdict | None = None
+    history: History = History()
+
+
+class Workload(Kind):
+    """One job's claim on the cluster: its pod sets, its quota, its attempt, and the verdict on it."""
+
+    PLURAL: ClassVar[str] = "workloads"
+    SHORT_NAMES: ClassVar[tuple[str, ...]] = ("wl",)
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        Column("Queue", "string", ".spec.queueName"),
+        Column("Reserved", "string", '.status.conditions[?(@.type=="QuotaReserved")].status', 1),
+        Column("Charged", "string", '.status.conditions[?(@.type=="QuotaCharged")].status'),
+        Column("Admitted", "string", '.status.conditions[?(@.type=="Admitted")].status'),
+        Column("Gate", "string", ".status.verdict.layer"),
+        Column("Reason", "string", ".status.verdict.reason"),
+        Column("Attempt", "integer", ".status.attempt", 1),
+        Column("Message", "string", ".status.verdict.message", 1),
+        Column("Age", "date", ".spec.createdAt"),
+    )
+
+    kind: Literal["Workload"] = "Workload"
+    spec: WorkloadSpec
+    status: WorkloadStatus = WorkloadStatus()
+
+    @property
+    def state(self) -> WorkloadState:
+        """Where the Workload stands; every other gate acts on this and on `WorkloadStatus.reservation` alone.
+
+        ENDING holds from the eviction, finish or deletion of an attempt until its successor is PENDING.
+        """
+        given = self.status.conditions
+        if self.metadata.deletion_timestamp or is_true(given, EVICTED) or is_true(given, FINISHED):
+            return WorkloadState.ENDING
+        if is_true(given, ADMITTED):
+            return WorkloadState.ADMITTED
+        if is_true(given, QUOTA_CHARGED):
+            return WorkloadState.CHARGED
+        if is_true(given, QUOTA_RESERVED):
+            return WorkloadState.RESERVED
+        return WorkloadState.PENDING
+
+    @property
+    def charge_cause(self) -> ChargeCause | None:
+        """Why quota is charged, or None. Stands on an ending Workload until its attempt has left nothing."""
+        held = next((c for c in self.status.conditions if c.type == QUOTA_CHARGED and c.status == "True"), None)
+        return ChargeCause(held.reason) if held else None
+
+    @property
+    def size(self) -> int:
+        """How many members must start together."""
+        return sum(p.count for p in self.spec.pod_sets)

@@ -1,0 +1,100 @@
+"""Why a gang waits or was sent back: one stable CamelCase word each.
+
+The order of the members is the order of precedence: of several blockers of one gate, the one that stands first here
+gives the verdict its reason. So the same world always gives the same words.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Layer(StrEnum):
+    """The three gates, in the order in which a gang meets them."""
+
+    QUEUE = "queue"
+    GANG = "gang"
+    PROVISIONING = "provisioning"
+
+
+class Reason(StrEnum):
+    """Every reason of every gate; `LAYER_OF` tells whose it is. Later gates' reasons stand later."""
+
+    # queue
+    INVALID_WORKLOAD = "InvalidWorkload"
+    DEACTIVATED = "Deactivated"
+    QUEUE_NOT_FOUND = "QueueNotFound"
+    QUEUE_STOPPED = "QueueStopped"
+    NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
+    NO_MATCHING_FLAVOR = "NoMatchingFlavor"
+    FLAVOR_TAINT_NOT_TOLERATED = "FlavorTaintNotTolerated"
+    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
+    BACKOFF = "Backoff"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    BEHIND_HEAD = "BehindHead"
+    # gang
+    UNSUPPORTED_FEATURE = "UnsupportedFeature"
+    BIND_FAILED = "BindFailed"
+    MEMBER_LOST = "MemberLost"
+    MEMBERS_MISSING = "MembersMissing"
+    NODES_NOT_READY = "NodesNotReady"
+    NODE_SELECTOR_UNMATCHED = "NodeSelectorUnmatched"
+    AFFINITY_UNSATISFIABLE = "AffinityUnsatisfiable"
+    TAINTS_NOT_TOLERATED = "TaintsNotTolerated"
+    INSUFFICIENT_NODES = "InsufficientNodes"
+    FRAGMENTED = "Fragmented"
+    POD_SLOTS_EXHAUSTED = "PodSlotsExhausted"
+    HELD_FOR_ANOTHER_GANG = "HeldForAnotherGang"
+    WAITING_FOR_CAPACITY = "WaitingForCapacity"
+    # provisioning
+    NO_MATCHING_POOL = "NoMatchingPool"
+    UNKNOWN_LABEL = "UnknownLabel"
+    REQUIREMENTS_CONFLICT = "RequirementsConflict"
+    TOO_BIG_FOR_ANY_INSTANCE_TYPE = "TooBigForAnyInstanceType"
+    CLASS_NOT_READY = "ClassNotReady"
+    POOL_LIMIT_REACHED = "PoolLimitReached"
+    OUT_OF_STOCK = "OutOfStock"
+    LAUNCH_FAILED = "LaunchFailed"
+    REGISTRATION_TIMEOUT = "RegistrationTimeout"
+    INITIALIZATION_TIMEOUT = "InitializationTimeout"
+    NODE_LOST = "NodeLost"
+    PARTIAL_CAPACITY_RELEASED = "PartialCapacityReleased"
+
+
+_MEMBERS = tuple(Reason)
+_FIRST_OF_GANG = _MEMBERS.index(Reason.UNSUPPORTED_FEATURE)
+_FIRST_OF_PROVISIONING = _MEMBERS.index(Reason.NO_MATCHING_POOL)
+
+LAYER_OF: dict[Reason, Layer] = {
+    reason: Layer.QUEUE if i < _FIRST_OF_GANG else Layer.GANG if i < _FIRST_OF_PROVISIONING else Layer.PROVISIONING
+    for i, reason in enumerate(_MEMBERS)
+}
+PRECEDENCE: dict[Reason, int] = {reason: i for i, reason in enumerate(_MEMBERS)}
+
+
+class Passed(StrEnum):
+    """What a verdict says when nothing blocks: how far the gang has come."""
+
+    QUOTA_RESERVED = "QuotaReserved"
+    QUOTA_CHARGED = "QuotaCharged"
+    ADMITTED = "Admitted"
+    FINISHED = "Finished"
+    FITS = "Fits"
+    PLACED = "Placed"
+    BOUND = "Bound"
+    PLANNED = "Planned"
+    LAUNCHING = "Launching"
+    LAUNCHED = "Launched"
+    RELEASED = "Released"
+
+
+class EvictionReason(StrEnum):
+    """Why an attempt ended before its Job finished. Written by the queue gate alone."""
+
+    CAPACITY_TIMEOUT = "CapacityTimeout"
+    CAPACITY_FAILED = "CapacityFailed"
+    START_TIMEOUT = "StartTimeout"
+    QUEUE_STOPPED = "QueueStopped"
+    ROLLED_BACK = "RolledBack"
+    DEACTIVATED = "Deactivated"
+    TEMPLATE_CHANGED = "TemplateChanged"

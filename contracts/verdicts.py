@@ -1,0 +1,192 @@
+"""What a gate says of a gang: passed, or a rejection with its numbers.
+
+A `Blocker` carries the numbers; every sentence is derived from them by `sentence` and is never parsed. A `Verdict`
+lists all blockers, bounded, and takes its reason from the one that stands first by the written precedence.
+Amounts are integers in the unit of `contracts.quantities`: CPU in milli, everything else in whole units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from contracts.base import Contract
+from contracts.quantities import describe
+from contracts.reasons import LAYER_OF, PRECEDENCE, Layer, Passed, Reason
+
+MAX_BLOCKERS = 16
+MAX_OBJECTS = 8
+
+
+class Blocker(Contract):
+    """One obstacle. Only the fields that its reason needs are set."""
+
+    reason: Reason
+    pod_set: str | None = None
+    queue: str | None = None
+    flavor: str | None = None
+    pool: str | None = None
+    offering: str | None = None
+    nodes: int | None = Field(default=None, description="How many nodes (or pools, or offerings) the obstacle counts.")
+    resource: str | None = None
+    requested: int | None = Field(default=None, description="What the whole gang asks for.")
+    available: int | None = Field(default=None, description="What it could have now.")
+    needed: int | None = Field(default=None, description="What lacks.")
+    limit: int | None = Field(default=None, description="The bound that was reached, where there is one.")
+    objects: Annotated[tuple[str, ...], Field(max_length=MAX_OBJECTS)] = ()
+    more_objects: int | None = Field(default=None, description="How many objects are left out of the list.")
+    retry_at: datetime | None = None
+    detail: str | None = Field(default=None, description="Another party's own words, such as a provider's error.")
+
+    @property
+    def layer(self) -> Layer:
+        return LAYER_OF[self.reason]
+
+
+class Verdict(Contract):
+    """A gate's answer, as it stands in ``status.verdict``. No blockers means passed."""
+
+    layer: Layer
+    reason: Reason | Passed
+    message: str
+    since: datetime
+    attempt: int
+    trace_id: str = Field(alias="traceID")
+    blockers: Annotated[tuple[Blocker, ...], Field(max_length=MAX_BLOCKERS)] = ()
+    more_blockers: int | None = Field(default=None, description="How many blockers are left out of the list.")
+
+
+def ordered(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
+    """By precedence of the reason, then by the blocker's own fields: a total order."""
+    return tuple(sorted(blockers, key=lambda b: (PRECEDENCE[b.reason], b.model_dump_json())))
+
+
+def rejection(
+    blockers: Iterable[Blocker], *, now: datetime, attempt: int, trace_id: str, before: Verdict | None
+) -> Verdict:
+    """The verdict of all ``blockers``. ``since`` stays while layer, reason and attempt stay.
+
+    Raises ValueError without any blocker: a gate that rejects says why.
+    """
+    found = ordered(blockers)
+    if not found:
+        raise ValueError("a rejection needs at least one blocker")
+    first = found[0]
+    more = len(found) - 1
+    message = sentence(first) + (f" (and {more} more)" if more else "")
+    return _standing(
+        Verdict(
+            layer=first.layer,
+            reason=first.reason,
+            message=message,
+            since=now,
+            attempt=attempt,
+            trace_id=trace_id,
+            blockers=found[:MAX_BLOCKERS],
+            more_blockers=len(found) - MAX_BLOCKERS if len(found) > MAX_BLOCKERS else None,
+        ),
+        before,
+    )
+
+
+def passed(
+    layer: Layer, reason: Passed, message: str, *, now: datetime, attempt: int, trace_id: str, before: Verdict | None
+) -> Verdict:
+    """The verdict of a gate that lets the gang on. ``since`` stays while layer, reason and attempt stay."""
+    return _standing(
+        Verdict(layer=layer, reason=reason, message=message, since=now, attempt=attempt, trace_id=trace_id), before
+    )
+
+
+def _standing(verdict: Verdict, before: Verdict | None) -> Verdict:
+    if before and (before.layer, before.reason, before.attempt) == (verdict.layer, verdict.reason, verdict.attempt):
+        return verdict.but(since=before.since)
+    return verdict
+
+
+def sentence(b: Blocker) -> str:
+    """The blocker in one English sentence without a full stop, made of its numbers alone."""
+    resource = b.resource or "nodes"
+
+    def amount(n: int | None) -> str:
+        return describe(n or 0, resource)
+
+    listed = ", ".join(b.objects) + (f" and {b.more_objects} more" if b.more_objects else "")
+    asks = f"asks for {amount(b.requested)} {resource}"
+    lacks = f", {amount(b.needed)} lacking" if b.needed else ""
+    match b.reason:
+        case Reason.QUOTA_EXCEEDED:
+            free = f"{amount(b.available)} of {amount(b.limit)} {resource} free"
+            return f"queue {b.queue} has {free}, the gang {asks}{lacks}"
+        case Reason.EXCEEDS_MAX_QUOTA:
+            return (
+                f"queue {b.queue} has a quota of {amount(b.limit)} {resource} in all, the gang {asks} and can never fit"
+            )
+        case Reason.BEHIND_HEAD:
+            return f"older work goes first in queue {b.queue}: {listed}"
+        case Reason.BACKOFF:
+            return f"the next attempt starts at {b.retry_at:%H:%M:%S} UTC" if b.retry_at else "the next attempt waits"
+        case Reason.QUEUE_NOT_FOUND:
+            return f"{listed} does not exist"
+        case Reason.QUEUE_STOPPED:
+            return f"queue {b.queue} is stopped"
+        case Reason.NAMESPACE_NOT_ALLOWED:
+            return f"queue {b.queue} does not admit namespace {listed}"
+        case Reason.NO_MATCHING_FLAVOR:
+            return f"no flavor of queue {b.queue} covers {resource} for this job"
+        case Reason.FLAVOR_TAINT_NOT_TOLERATED:
+            return f"flavor {b.flavor} has a taint that the job does not tolerate: {listed}"
+        case Reason.INSUFFICIENT_NODES:
+            return f"the gang {asks}, {amount(b.available)} free on {b.nodes or 0} nodes that it may use{lacks}"
+        case Reason.FRAGMENTED:
+            return f"{amount(b.available)} {resource} are free in sum but too scattered, the gang {asks}"
+        case Reason.MEMBERS_MISSING:
+            return f"{b.available or 0} of {b.requested or 0} members exist"
+        case Reason.POD_SLOTS_EXHAUSTED:
+            return f"the gang needs {b.requested or 0} pod slots, {b.available or 0} are free"
+        case Reason.HELD_FOR_ANOTHER_GANG:
+            return f"{amount(b.needed)} {resource} are held for {listed}"
+        case Reason.WAITING_FOR_CAPACITY:
+            return f"{amount(b.needed)} {resource} are being bought for this gang on {b.nodes or 0} nodes"
+        case Reason.NODES_NOT_READY | Reason.NODE_SELECTOR_UNMATCHED | Reason.AFFINITY_UNSATISFIABLE:
+            what = {
+                Reason.NODES_NOT_READY: "not ready or cordoned",
+                Reason.NODE_SELECTOR_UNMATCHED: "ruled out by the node selector",
+                Reason.AFFINITY_UNSATISFIABLE: "ruled out by node affinity",
+            }[b.reason]
+            return f"{b.nodes or 0} nodes are {what}" + (f": {listed}" if listed else "")
+        case Reason.TAINTS_NOT_TOLERATED:
+            return f"{b.nodes or 0} nodes have a taint that the gang does not tolerate" + (
+                f": {listed}" if listed else ""
+            )
+        case Reason.BIND_FAILED | Reason.MEMBER_LOST:
+            what = "could not be bound" if b.reason is Reason.BIND_FAILED else "was lost"
+            return f"{listed or 'a member'} {what}" + (f": {b.detail}" if b.detail else "")
+        case Reason.NO_MATCHING_POOL:
+            return f"none of {b.nodes or 0} node pools may serve this gang" + (f": {listed}" if listed else "")
+        case Reason.UNKNOWN_LABEL:
+            return f"no node pool knows the label {listed}"
+        case Reason.TOO_BIG_FOR_ANY_INSTANCE_TYPE:
+            return (
+                f"one member asks for {amount(b.requested)} {resource}, "
+                f"the largest instance type of {b.nodes or 0} has {amount(b.available)}"
+            )
+        case Reason.POOL_LIMIT_REACHED:
+            used = f", {amount(b.available)} left" if b.available is not None else ""
+            return (
+                f"pool {b.pool} is limited to {amount(b.limit)} {resource}{used}; the plan needs {amount(b.requested)}"
+            )
+        case Reason.OUT_OF_STOCK:
+            again = f"; asked again at {b.retry_at:%H:%M:%S} UTC" if b.retry_at else ""
+            return f"out of stock: {b.offering or listed}{again}"
+        case Reason.PARTIAL_CAPACITY_RELEASED:
+            return f"{b.available or 0} of {b.requested or 0} nodes came; they were given back" + (
+                f": {b.detail}" if b.detail else ""
+            )
+        case _:
+            words = "".join(f" {c.lower()}" if c.isupper() else c for c in b.reason.value).strip()
+            about = ", ".join(x for x in (b.pool, b.offering, listed, b.detail) if x)
+            return f"{words}: {about}" if about else words

@@ -7,6 +7,7 @@ pods stays small. A list or map that is absent or null is empty. Quantities stay
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -49,9 +50,9 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 @cache
-def _empties(mirror: type[Mirror]) -> tuple[tuple[str, type[tuple[()]] | type[dict[str, Any]]], ...]:
+def _empties(mirror: type[Mirror]) -> tuple[tuple[str, Callable[[], object]], ...]:
     """The fields of ``mirror`` that are never None for a reader, with what makes them empty."""
-    found: list[tuple[str, type[tuple[()]] | type[dict[str, Any]]]] = []
+    found: list[tuple[str, Callable[[], object]]] = []
     for f in msgspec.structs.fields(mirror):
         if f.default == ():
             found.append((f.name, tuple))

@@ -101,7 +101,8 @@ def _parse_nanos(text: str) -> int:
     # 10**-200 and 10**-2000 both round to one nano: the bound only keeps the power small.
     shift = max(exponent, -2 * _MAX_TEXT) - len(part)
     scaled = digits * _NANOS[found["suffix"] or ""]
-    nanos = scaled * 10**shift if shift >= 0 else -(-scaled // 10**-shift)
+    power: int = 10 ** abs(shift)
+    nanos = scaled * power if shift >= 0 else -(-scaled // power)
     if nanos > LARGEST * NANO:
         raise BadQuantity(f"{text!r} is too large for a quantity: the largest is 1e24")
     return -nanos if found["sign"] == "-" else nanos
@@ -206,7 +207,7 @@ def without_zeros(amounts: Mapping[str, int]) -> ResourceAmounts:
 
 
 def fits(asked: Mapping[str, int], free: Mapping[str, int]) -> bool:
-    """Whether ``free`` has all that is asked. A resource that ``free`` lacks is zero there, so asking zero of it fits."""
+    """Whether ``free`` has all that is asked. What ``free`` does not list is zero there: asking zero of it fits."""
     return all(amount <= free.get(resource, 0) for resource, amount in asked.items() if amount > 0)
 
 

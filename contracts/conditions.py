@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import AwareDatetime, Field
+
+from contracts.base import Contract
 
 Status: TypeAlias = Literal["True", "False", "Unknown"]
 
@@ -23,23 +24,21 @@ _REASON = r"^[A-Z][A-Za-z0-9]*$"
 _MAX_MESSAGE = 32768
 
 
-class Condition(BaseModel):
+class Condition(Contract):
     """One observation of an object, as ``kubectl wait --for=condition=…`` reads it."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
-    )
 
     type: Annotated[str, Field(max_length=316, pattern=_TYPE)]
     status: Status
-    reason: Annotated[str, Field(min_length=1, max_length=128, pattern=_REASON)]
-    """Why, as one stable CamelCase word."""
-    message: Annotated[str, Field(max_length=_MAX_MESSAGE)] = ""
-    """Why, as a sentence; never parsed."""
-    observed_generation: Annotated[int, Field(ge=0)] = 0
-    """The metadata.generation that the observation was made of."""
-    last_transition_time: AwareDatetime
-    """When the status last changed."""
+    reason: Annotated[str, Field(min_length=1, max_length=128, pattern=_REASON)] = Field(
+        description="Why, as one stable CamelCase word."
+    )
+    message: Annotated[str, Field(max_length=_MAX_MESSAGE)] = Field(
+        default="", description="Why, as a sentence; never parsed."
+    )
+    observed_generation: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="The metadata.generation that the observation was made of."
+    )
+    last_transition_time: AwareDatetime = Field(description="When the status last changed.")
 
 
 def set_condition(

@@ -95,8 +95,6 @@ def _chosen(node: Schema, defs: Mapping[str, Schema], at: str) -> Schema:
     """A union as one schema: absent instead of null, and one list of words for several enums."""
     branches = [branch for branch in node["anyOf"] if branch.get("type") != "null"]
     around = {key: value for key, value in node.items() if key != "anyOf"}
-    if around.get("default", "") is None:
-        del around["default"]
     if len(branches) == 1:
         return {**branches[0], **around}
     resolved = [defs[b["$ref"].removeprefix("#/$defs/")] if "$ref" in b else b for b in branches]

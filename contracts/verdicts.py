@@ -67,7 +67,9 @@ def ordered(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
 def rejection(
     blockers: Iterable[Blocker], *, now: datetime, attempt: int, trace_id: str, before: Verdict | None
 ) -> Verdict:
-    """The verdict of all ``blockers``. ``since`` stays while layer, reason and attempt stay.
+    """The verdict of all ``blockers``; the message has the first sentence of each gate that blocks.
+
+    ``since`` stays while layer, reason and attempt stay.
 
     Raises ValueError without any blocker: a gate that rejects says why.
     """
@@ -75,8 +77,10 @@ def rejection(
     if not found:
         raise ValueError("a rejection needs at least one blocker")
     first = found[0]
-    more = len(found) - 1
-    message = sentence(first) + (f" (and {more} more)" if more else "")
+    by_layer = {b.layer: b for b in reversed(found)}
+    heads = [f"{layer}: {sentence(by_layer[layer])}" for layer in Layer if layer in by_layer]
+    rest = len(found) - len(heads)
+    message = "; ".join(heads) + (f" (and {rest} more)" if rest else "")
     return _standing(
         Verdict(
             layer=first.layer,

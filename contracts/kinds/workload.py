@@ -42,7 +42,8 @@ class PodSet(Contract):
     """Members of one kind. The gang's minimum is ``count``: all of them."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
-    count: Annotated[int, Field(ge=0, le=100_000)]
+    count: int = Field(ge=0, le=100_000, description="How many run at once.")
+    completions: int | None = Field(default=None, description="How many must succeed in all; absent: ``count``.")
     template: Raw = Field(description="The pod template as the job holds it: metadata and spec.")
 
 

@@ -26,8 +26,7 @@ Written: TypeAlias = str | int | float
 
 CPU: Final = "cpu"
 NANO: Final = 10**9
-LARGEST: Final = 10**24
-"""Whole units. Kubernetes caps at 2^63-1 without a word; up to here we are exact, beyond it we refuse."""
+INT64: Final = 2**63 - 1
 
 _BINARY = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5, "Ei": 1024**6}
 _DECIMAL = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
@@ -38,17 +37,17 @@ _NANOS = {
     "": NANO,
     **{suffix: NANO * factor for suffix, factor in {**_DECIMAL, **_BINARY}.items()},
 }
+# What the door lets in must be readable behind it: `Quantity` tells the API server the same bounds.
 _MAX_TEXT = 64
-_MAX_EXPONENT = 36
 _GRAMMAR = re.compile(
     r"(?P<sign>[+-]?)(?:(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]*))?|\.(?P<only>[0-9]+))"
-    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]+))?"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,2}))?"
 )
-_PATTERN = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
+_PATTERN = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$"
 
 
 class BadQuantity(ValueError):
-    """A text that is no quantity, or one beyond all reason. The message is a sentence for its author."""
+    """A text that is no quantity, or too long for one. The message is a sentence for its author."""
 
 
 def parse(text: Written, resource: str) -> int:
@@ -74,12 +73,11 @@ def parse_quantity(text: Written) -> Fraction:
 def parse_nanos(text: Written) -> int:
     """The value of ``text`` in nano units: what to add and multiply before anything is rounded. Raises `BadQuantity`.
 
-    A float means the shortest decimal that a person would have typed for it: 0.1 is a tenth.
+    A float means the shortest decimal that a person would have typed for it: 0.1 is a tenth. Kubernetes caps at
+    2^63-1 without a word; here a text of up to 64 characters, with an exponent of up to two digits, is exact.
     """
     if isinstance(text, bool):
         raise BadQuantity(f"{text!r} is not a quantity: write a number such as 2, 500m or 16Gi")
-    if isinstance(text, int) and abs(text) > LARGEST:
-        raise BadQuantity("an integer is too large for a quantity: the largest is 1e24")
     return _parse_nanos(text if isinstance(text, str) else repr(text))
 
 
@@ -92,19 +90,10 @@ def _parse_nanos(text: str) -> int:
     if found is None:
         raise BadQuantity(f"{text!r} is not a quantity: write a number such as 2, 500m or 16Gi")
     whole, part = found["whole"] or "0", found["part"] or found["only"] or ""
-    digits = int(whole + part)
-    exponent = int(found["exponent"] or 0)
-    if digits == 0:
-        return 0
-    if exponent > _MAX_EXPONENT:
-        raise BadQuantity(f"{text!r} is too large for a quantity: the largest is 1e24")
-    # 10**-200 and 10**-2000 both round to one nano: the bound only keeps the power small.
-    shift = max(exponent, -2 * _MAX_TEXT) - len(part)
-    scaled = digits * _NANOS[found["suffix"] or ""]
+    shift = int(found["exponent"] or 0) - len(part)
+    scaled = int(whole + part) * _NANOS[found["suffix"] or ""]
     power: int = 10 ** abs(shift)
     nanos = scaled * power if shift >= 0 else -(-scaled // power)
-    if nanos > LARGEST * NANO:
-        raise BadQuantity(f"{text!r} is too large for a quantity: the largest is 1e24")
     return -nanos if found["sign"] == "-" else nanos
 
 
@@ -247,3 +236,11 @@ Quantity = Annotated[
     ),
 ]
 """A quantity on the wire, zero or more: a text or an integer comes in, its spelling is kept."""
+
+
+def _within_int64(amount: Any) -> Any:
+    return max(-INT64, min(amount, INT64)) if isinstance(amount, int) else amount
+
+
+Amount = Annotated[int, BeforeValidator(_within_int64)]
+"""An amount as a JSON integer. The API server refuses one beyond int64, so what is larger is told as the largest."""

@@ -13,6 +13,7 @@ from contracts.conditions import Condition, is_true
 from contracts.history import History
 from contracts.kinds.pod_group import PodClass
 from contracts.quantities import Quantity
+from contracts.reasons import Reason
 from contracts.verdicts import Verdict
 
 PLANNED = "Planned"
@@ -59,6 +60,20 @@ class PlannedNode(Contract):
     price: float = Field(description="Per hour, in the currency of the pool's class.")
 
 
+class FailedNode(Contract):
+    """A node of the plan that failed for good. Its offering is not tried again for this purchase."""
+
+    claim: Name
+    pool: Name
+    instance_type: str
+    zone: str
+    capacity_type: str
+    reason: Reason
+    resource: str | None = None
+    message: str = ""
+    retry_at: datetime | None = None
+
+
 class CapacityRequestSpec(Contract):
     """Whose capacity, and which. A rewritten shortfall is a new question."""
 
@@ -78,6 +93,9 @@ class CapacityRequestStatus(Contract):
     reservation: int = 0
     feasibility: Feasibility | None = None
     plan: tuple[PlannedNode, ...] = ()
+    failed_nodes: Annotated[tuple[FailedNode, ...], Field(max_length=64)] = Field(
+        default=(), description="What failed within this reservation, and was replanned or ended the purchase."
+    )
     price_per_hour: float = 0.0
     nodes_ready: int = 0
     verdict: Verdict | None = None

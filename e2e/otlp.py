@@ -1,0 +1,98 @@
+"""An OTLP/HTTP receiver: it decodes the spans that were really sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+
+
+@dataclass(frozen=True)
+class Span:
+    """One span as it came over the wire; times in nanoseconds."""
+
+    service: str
+    name: str
+    trace: str
+    id: str
+    parent: str
+    start: int
+    end: int
+    error: bool
+    attributes: dict[str, str] = field(hash=False)
+
+
+def _text(value: AnyValue) -> str:
+    field = value.WhichOneof("value")
+    return str(getattr(value, field)) if field else ""
+
+
+class Receiver:
+    """Spans by id: the same span told twice counts once."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.spans: dict[str, Span] = {}
+
+    def take(self, body: bytes) -> None:
+        request = ExportTraceServiceRequest.FromString(body)
+        for resource in request.resource_spans:
+            about = {a.key: a.value.string_value for a in resource.resource.attributes}
+            for scope in resource.scope_spans:
+                for s in scope.spans:
+                    span = Span(
+                        service=about.get("service.name", ""),
+                        name=s.name,
+                        trace=s.trace_id.hex(),
+                        id=s.span_id.hex(),
+                        parent=s.parent_span_id.hex(),
+                        start=s.start_time_unix_nano,
+                        end=s.end_time_unix_nano,
+                        error=s.status.code == 2,
+                        attributes={a.key: _text(a.value) for a in s.attributes},
+                    )
+                    self.spans[span.id] = span
+
+    def trace(self, trace: str) -> list[Span]:
+        """The spans of one trace, by start, then by name."""
+        return sorted((s for s in self.spans.values() if s.trace == trace), key=lambda s: (s.start, s.name))
+
+    def tree(self, trace: str) -> str:
+        """The trace as indented text: ``service name`` a line, children below their parent."""
+        spans = self.trace(trace)
+        lines: list[str] = []
+
+        def under(parent: str, depth: int) -> None:
+            for s in spans:
+                if s.parent == parent:
+                    lines.append(f"{'  ' * depth}{s.service} {s.name}{' ERROR' if s.error else ''}")
+                    under(s.id, depth + 1)
+
+        under("", 0)
+        return "\n".join(lines)
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    """A receiver on a free port of the loopback interface."""
+    runner = web.AppRunner(app := web.Application(client_max_size=2**26))
+    receiver = Receiver("")
+
+    async def traces(request: web.Request) -> web.Response:
+        receiver.take(await request.read())
+        return web.Response(body=b"", content_type="application/x-protobuf")
+
+    app.router.add_post("/v1/traces", traces)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    receiver.endpoint = f"http://127.0.0.1:{port}"
+    try:
+        yield receiver
+    finally:
+        await runner.cleanup()

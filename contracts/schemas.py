@@ -65,6 +65,8 @@ def _structural(node: Schema, defs: Mapping[str, Schema], defaults: bool, at: st
         out["enum"] = [node["const"]]
     if out.get("type") == "integer":
         out.setdefault("format", "int64")
+    if any("message" not in rule for rule in out.get("x-kubernetes-validations", ())):
+        raise NotStructural(f"{at}: a rule without a message tells nobody what to do")
     _bounds(node, out, at)
     if node.get("uniqueItems"):
         out["x-kubernetes-list-type"] = "set"

@@ -236,6 +236,14 @@ class PodSpec(Mirror, frozen=True):
     termination_grace_period_seconds: int | None = None
 
 
+class ContainerStatus(Mirror, frozen=True):
+    """What a running container has been given; differs from its spec while it is resized in place."""
+
+    name: str = ""
+    resources: ResourceRequirements | None = None
+    allocated_resources: Mapped[Written] = field(default_factory=dict)
+
+
 class PodStatus(Mirror, frozen=True):
     """How far a pod has come. ``phase`` is Pending, Running, Succeeded, Failed or Unknown."""
 
@@ -245,6 +253,8 @@ class PodStatus(Mirror, frozen=True):
     conditions: Listed[Condition] = ()
     start_time: datetime | None = None
     nominated_node_name: str = ""
+    container_statuses: Listed[ContainerStatus] = ()
+    init_container_statuses: Listed[ContainerStatus] = ()
 
 
 class Pod(Keyed, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from contracts.mirrors import Container, PodSpec
+from contracts.mirrors import Container, ContainerStatus, Pod, PodSpec
 from contracts.quantities import ResourceAmounts, amount_of, parse_nanos_of
 
 _POD_LEVEL = ("cpu", "memory", "hugepages-")
@@ -25,21 +25,40 @@ def pod_requests(spec: PodSpec) -> ResourceAmounts:
     Everything is summed exactly and rounded once. The pod's slot on the node is not in it: callers count slots.
     Raises `contracts.quantities.BadQuantity`.
     """
-    nanos = _containers(spec)
+    return _pod_requests(spec, {}, refused=False)
+
+
+def held_requests(pod: Pod) -> ResourceAmounts:
+    """The amounts that ``pod`` takes of its node now: `pod_requests`, and what a resize in place leaves taken.
+
+    While a container is resized (KEP-1287) it counts with the most of what it asks for, was allotted and has; when
+    the node has refused the resize as infeasible, what it asks for does not count. Raises
+    `contracts.quantities.BadQuantity`.
+    """
+    status = pod.status
+    given = {c.name: c for c in (*status.container_statuses, *status.init_container_statuses) if c.resources}
+    refused = any(
+        c.type == "PodResizePending" and c.status == "True" and c.reason == "Infeasible" for c in status.conditions
+    )
+    return _pod_requests(pod.spec, given, refused=refused)
+
+
+def _pod_requests(spec: PodSpec, given: Mapping[str, ContainerStatus], *, refused: bool) -> ResourceAmounts:
+    nanos = _containers(spec, given, refused=refused)
     if spec.resources is not None:
         nanos |= _pod_level(spec, nanos)
     _accumulate(nanos, parse_nanos_of(spec.overhead))
     return {resource: amount_of(n, resource) for resource, n in nanos.items() if n}
 
 
-def _containers(spec: PodSpec) -> dict[str, int]:
+def _containers(spec: PodSpec, given: Mapping[str, ContainerStatus], *, refused: bool) -> dict[str, int]:
     running: dict[str, int] = {}
     for container in spec.containers:
-        _accumulate(running, _requests(container))
+        _accumulate(running, _requests(container, given.get(container.name), refused=refused))
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in spec.init_containers:
-        asked = _requests(container)
+        asked = _requests(container, given.get(container.name), refused=refused)
         if container.restart_policy == "Always":
             _accumulate(running, asked)
             _accumulate(sidecars, asked)
@@ -47,16 +66,21 @@ def _containers(spec: PodSpec) -> dict[str, int]:
         else:
             step = dict(sidecars)
             _accumulate(step, asked)
-        for resource, n in step.items():
-            peak[resource] = max(n, peak.get(resource, 0))
-    for resource, n in peak.items():
-        running[resource] = max(n, running.get(resource, 0))
+        _raise_to(peak, step)
+    _raise_to(running, peak)
     return running
 
 
-def _requests(container: Container) -> dict[str, int]:
+def _requests(container: Container, given: ContainerStatus | None, *, refused: bool) -> dict[str, int]:
     resources = container.resources
-    return parse_nanos_of({**resources.limits, **resources.requests})
+    asked = parse_nanos_of({**resources.limits, **resources.requests})
+    if given is None or given.resources is None:
+        return asked
+    held = parse_nanos_of(given.resources.requests)
+    _raise_to(held, parse_nanos_of(given.allocated_resources))
+    if not refused:
+        _raise_to(held, asked)
+    return held
 
 
 def _pod_level(spec: PodSpec, containers: Mapping[str, int]) -> dict[str, int]:
@@ -73,3 +97,8 @@ def _pod_level(spec: PodSpec, containers: Mapping[str, int]) -> dict[str, int]:
 def _accumulate(total: dict[str, int], more: Mapping[str, int]) -> None:
     for resource, n in more.items():
         total[resource] = total.get(resource, 0) + n
+
+
+def _raise_to(total: dict[str, int], least: Mapping[str, int]) -> None:
+    for resource, n in least.items():
+        total[resource] = max(n, total.get(resource, 0))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.mirrors import Pod, PodStatus
 from contracts.quantities import BadQuantity
-from contracts.requests import pod_requests
-from tests.builders import a_container, a_spec
+from contracts.requests import held_requests, pod_requests
+from tests.builders import a_container, a_pod, a_spec
 
 GPU = "nvidia.com/gpu"
 
@@ -127,6 +129,46 @@ def test_the_slot_on_the_node_is_left_to_the_caller() -> None:
 def test_a_garbage_quantity_is_told_with_its_resource() -> None:
     with pytest.raises(BadQuantity, match=r"^memory: 'lots' is not a quantity"):
         pod_requests(a_spec(a_container({"memory": "lots"})))
+
+
+def a_resized_pod(*, asks: str, allotted: str, has: str, **status: Any) -> Pod:
+    """A running pod whose one container is between two sizes of its CPU."""
+    pod = a_pod(requests={"cpu": asks, GPU: "1"}, node="n1", phase="Running")
+    given = {
+        "name": "main",
+        "allocatedResources": {"cpu": allotted, GPU: "1"},
+        "resources": {"requests": {"cpu": has, GPU: "1"}},
+    }
+    return msgspec.structs.replace(
+        pod, status=msgspec.convert({"phase": "Running", "containerStatuses": [given], **status}, PodStatus)
+    )
+
+
+@pytest.mark.parametrize(
+    ("asks", "allotted", "has", "milli"),
+    [("1", "1", "1", 1000), ("1", "1", "4", 4000), ("1", "4", "1", 4000), ("4", "1", "1", 4000)],
+)
+def test_a_container_that_is_resized_holds_the_most_of_what_it_asks_was_allotted_and_has(
+    asks: str, allotted: str, has: str, milli: int
+) -> None:
+    assert held_requests(a_resized_pod(asks=asks, allotted=allotted, has=has)) == {"cpu": milli, GPU: 1}
+
+
+def test_a_resize_that_the_node_refused_is_not_held() -> None:
+    refused = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+    deferred = {**refused, "reason": "Deferred"}
+
+    assert held_requests(a_resized_pod(asks="64", allotted="1", has="2", conditions=[refused])) == {"cpu": 2000, GPU: 1}
+    assert held_requests(a_resized_pod(asks="64", allotted="1", has="2", conditions=[deferred])) == {
+        "cpu": 64000,
+        GPU: 1,
+    }
+
+
+def test_a_pod_whose_status_says_nothing_holds_what_it_asks_for() -> None:
+    pod = a_pod(requests={"cpu": "2"})
+
+    assert held_requests(pod) == pod_requests(pod.spec) == {"cpu": 2000}
 
 
 steps = st.lists(st.tuples(st.booleans(), st.integers(0, 8)), max_size=5)

@@ -7,6 +7,7 @@ services run against an API server in memory.
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ class Transport(Protocol):
 class HttpTransport:
     """The real one. Sends the bearer token of the configuration with each request, refreshed as its loader does.
 
-    aiohttp itself repeats a GET, PUT or DELETE once when a kept-alive connection turns out to be closed. That is
+    aiohttp itself repeats a GET, PUT or DELETE once when the server closes the connection before it answers. That is
     harmless here: every PUT carries the version it was decided on and every DELETE is idempotent.
     """
 
@@ -96,7 +97,9 @@ class HttpTransport:
         return cls(configuration, user_agent)
 
     async def send(self, request: Request) -> Response:
-        limits = aiohttp.ClientTimeout(total=request.timeout, sock_connect=min(request.timeout, 5.0))
+        limits = aiohttp.ClientTimeout(
+            total=request.timeout, sock_connect=min(request.timeout, 5.0), ceil_threshold=math.inf
+        )
         try:
             async with await self._open(request, limits) as response:
                 return Response(response.status, await response.read(), response.headers.get("Retry-After"))

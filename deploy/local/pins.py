@@ -35,10 +35,12 @@ class Project:
     module: str
     packages: Mapping[str, str]
     """Program name → Go package that builds it."""
+    modules: Path = PROGRAMS_FOLDER
 
     @property
     def folder(self) -> Path:
-        return PROGRAMS_FOLDER / self.name
+        """Where its ``go.mod`` and ``go.sum`` lie."""
+        return self.modules / self.name
 
     @property
     def version(self) -> str:

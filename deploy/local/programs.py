@@ -66,6 +66,7 @@ class Search:
     ways: tuple[Literal["download", "build"], ...] = ("download", "build")
     sources: Sources = field(default_factory=Sources)
     patience: Patience = field(default_factory=Patience)
+    projects: tuple[Project, ...] = PROJECTS
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Search":
@@ -95,7 +96,9 @@ class Search:
     @property
     def folder(self) -> Path:
         """The cache folder of exactly these versions on this platform."""
-        versions = "_".join(f"{project.name}-{project.version}" for project in sorted(PROJECTS, key=lambda p: p.name))
+        versions = "_".join(
+            f"{project.name}-{project.version}" for project in sorted(self.projects, key=lambda p: p.name)
+        )
         return self.cache / versions / str(self.platform)
 
 
@@ -114,25 +117,25 @@ async def get_programs(search: Search | None = None, report: Report = say) -> Pr
     """
     search = search if search is not None else Search.from_environment()
     paths = await asyncio.to_thread(_find, search, report)
-    if missing := _missing(paths):
+    if missing := _missing(paths, search):
         async with _only_process(search.folder, report):
             # Another process may have got some while this one waited.
             paths = await asyncio.to_thread(_find, search, report)
-            missing = _missing(paths)
-            for project in PROJECTS:
+            missing = _missing(paths, search)
+            for project in search.projects:
                 wanted = [name for name in project.packages if name in missing]
                 paths |= await _get(project, wanted, search, report)
     return Programs(paths)
 
 
-def _missing(paths: Mapping[str, Path]) -> list[str]:
-    return [name for project in PROJECTS for name in project.packages if name not in paths]
+def _missing(paths: Mapping[str, Path], search: Search) -> list[str]:
+    return [name for project in search.projects for name in project.packages if name not in paths]
 
 
 def _find(search: Search, report: Report) -> dict[str, Path]:
     """What the explicit folders and the cache have."""
     found: dict[str, Path] = {}
-    for project in PROJECTS:
+    for project in search.projects:
         for name in project.packages:
             for variable, folder in search.folders:
                 if _is_program(folder / name) and _is_acceptable(project, folder / name, variable, report):

@@ -93,4 +93,4 @@ def release_of(program: str, platform: Platform, sources: Sources) -> Release | 
     if program in KWOK.packages:
         url = f"{sources.kwok}/{KWOK.version}/{program}-{platform}"
         return Release(url, f"{sources.kwok_digests}/{KWOK.version}", "sha256", "asset digests")
-    raise LookupError(f"no project publishes {program}")
+    return None

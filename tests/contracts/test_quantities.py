@@ -177,6 +177,11 @@ def test_q_a1_asking_zero_of_an_undeclared_resource_imposes_nothing() -> None:
     assert lacking({"memory": 600, GPU: 0}, {"memory": 1000}) == {}
 
 
+def test_asking_zero_of_what_is_overused_fits() -> None:
+    assert fits({GPU: 0}, {GPU: -2})
+    assert lacking({GPU: 0}, {GPU: -2}) == {}
+
+
 def test_a_resource_that_is_not_listed_is_never_free_by_omission() -> None:
     assert not fits({GPU: 1}, {"memory": 1000})
     assert lacking({GPU: 1}, {"memory": 1000}) == {GPU: 1}
@@ -266,6 +271,7 @@ def test_a_described_amount_is_exact_and_no_longer_than_its_canonical_spelling_i
         (0, "memory", "0", "0"),
         (16 * 2**30, "memory", "16Gi", "16Gi"),
         (1536 * 2**20, "memory", "1536Mi", "1.5Gi"),
+        (512 * 2**20, "memory", "512Mi", "512Mi"),
         (10**9, "memory", "1000000000", "1G"),
         (131_923_412 * 1024, "memory", "131923412Ki", "131923412Ki"),
         (513, "memory", "513", "513"),

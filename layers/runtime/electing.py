@@ -98,11 +98,11 @@ async def acquire(lease: LeaseHandle, times: ElectionTimes, clock: Callable[[], 
 async def keep(
     lease: LeaseHandle, times: ElectionTimes, fence: Fence, proven_at: float, clock: Callable[[], float]
 ) -> None:
-    """Renew for ever. Raises `LeadershipLost` when the last proof is ``renew_deadline`` old, never later.
+    """Renew for ever what was proven at ``proven_at``; withdraws the fence when it ends, however that is.
 
+    Raises `LeadershipLost` when the last proof is ``renew_deadline`` old, never later.
     The age of a proof counts from before its request was sent, as the others can only have seen it after.
     """
-    fence.prove(proven_at + times.renew_deadline)
     try:
         while True:
             left = proven_at + times.renew_deadline - clock()
@@ -133,6 +133,7 @@ async def lead(
     clock = asyncio.get_running_loop().time
     fence = fence or Fence("leader", clock)
     proven_at = await acquire(lease, times, clock)
+    fence.prove(proven_at + times.renew_deadline)
     worker = asyncio.ensure_future(work())
     renewer = asyncio.ensure_future(keep(lease, times, fence, proven_at, clock))
     try:

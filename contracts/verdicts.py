@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from contracts.base import Contract
-from contracts.quantities import describe
+from contracts.quantities import Amount, describe
 from contracts.reasons import LAYER_OF, PRECEDENCE, Layer, Passed, Reason
 
 MAX_BLOCKERS = 16
@@ -32,10 +32,10 @@ class Blocker(Contract):
     offering: str | None = None
     nodes: int | None = Field(default=None, description="How many nodes (or pools, or offerings) the obstacle counts.")
     resource: str | None = None
-    requested: int | None = Field(default=None, description="What the whole gang asks for.")
-    available: int | None = Field(default=None, description="What it could have now.")
-    needed: int | None = Field(default=None, description="What lacks.")
-    limit: int | None = Field(default=None, description="The bound that was reached, where there is one.")
+    requested: Amount | None = Field(default=None, description="What the whole gang asks for.")
+    available: Amount | None = Field(default=None, description="What it could have now.")
+    needed: Amount | None = Field(default=None, description="What lacks.")
+    limit: Amount | None = Field(default=None, description="The bound that was reached, where there is one.")
     objects: Annotated[tuple[str, ...], Field(max_length=MAX_OBJECTS)] = ()
     more_objects: int | None = Field(default=None, description="How many objects are left out of the list.")
     retry_at: datetime | None = None
@@ -139,6 +139,10 @@ def sentence(b: Blocker) -> str:
             return f"queue {b.queue} is stopped"
         case Reason.NAMESPACE_NOT_ALLOWED:
             return f"queue {b.queue} does not admit namespace {listed}"
+        case Reason.NO_MATCHING_FLAVOR if b.flavor:
+            return f"flavor {b.flavor} of queue {b.queue} {b.detail or 'does not suit this job'}" + (
+                f": {listed}" if listed else ""
+            )
         case Reason.NO_MATCHING_FLAVOR:
             return f"no flavor of queue {b.queue} covers {resource} for this job"
         case Reason.FLAVOR_TAINT_NOT_TOLERATED:
@@ -148,7 +152,9 @@ def sentence(b: Blocker) -> str:
         case Reason.FRAGMENTED:
             return f"{amount(b.available)} {resource} are free in sum but too scattered, the gang {asks}"
         case Reason.MEMBERS_MISSING:
-            return f"{b.available or 0} of {b.requested or 0} members exist"
+            whose = f"{b.pod_set} members" if b.pod_set else "members"
+            excluded = f"; not counted: {listed}" + (f", {b.detail}" if b.detail else "") if listed else ""
+            return f"{b.available or 0} of {b.requested or 0} {whose} exist{excluded}"
         case Reason.POD_SLOTS_EXHAUSTED:
             return f"the gang needs {b.requested or 0} pod slots, {b.available or 0} are free"
         case Reason.HELD_FOR_ANOTHER_GANG:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
-from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
@@ -59,7 +60,7 @@ class Receiver:
 
     def trace(self, trace: str) -> list[Span]:
         """The spans of one trace, by start, then by name."""
-        return sorted((s for s in self.spans.values() if s.trace == trace), key=lambda s: (s.start, s.name))
+        return sorted((s for s in list(self.spans.values()) if s.trace == trace), key=lambda s: (s.start, s.name))
 
     def tree(self, trace: str) -> str:
         """The trace as indented text: ``service name`` a line, children below their parent."""
@@ -76,23 +77,32 @@ class Receiver:
         return "\n".join(lines)
 
 
-@asynccontextmanager
-async def receiving() -> AsyncIterator[Receiver]:
-    """A receiver on a free port of the loopback interface."""
-    runner = web.AppRunner(app := web.Application(client_max_size=2**26))
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """A receiver on a free port of the loopback interface, on a thread of its own."""
     receiver = Receiver("")
 
-    async def traces(request: web.Request) -> web.Response:
-        receiver.take(await request.read())
-        return web.Response(body=b"", content_type="application/x-protobuf")
+    class Door(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
 
-    app.router.add_post("/v1/traces", traces)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    receiver.endpoint = f"http://127.0.0.1:{port}"
+        def do_POST(self) -> None:
+            receiver.take(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-protobuf")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Silent: what came is asked of the receiver."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    server.daemon_threads = True
+    receiver.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
         yield receiver
     finally:
-        await runner.cleanup()
+        server.shutdown()
+        server.server_close()
+        thread.join()

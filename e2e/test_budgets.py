@@ -6,7 +6,6 @@ import asyncio
 import time
 
 from deploy.local.gates import Gates
-
 from e2e.budgets import REPORT, requests, usage
 from e2e.cluster import Cluster, is_true
 from e2e.world import World, world

@@ -101,3 +101,22 @@ def last_lines(log: Path, count: int = LAST_LINES) -> tuple[str, ...]:
             return tuple(line.rstrip("\n") for line in deque(lines, maxlen=count))
     except OSError:
         return ()
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process runs. One that ended and waits for its parent to notice does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    if sys.platform == "linux":
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+    else:
+        command = ["ps", "-o", "stat=", "-p", str(pid)]
+        state = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return bool(state) and not state.startswith("Z")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.processes import LEASH, Child, Crash, last_lines
+from deploy.local.processes import LEASH, Child, Crash, is_running, last_lines
 
 WAIT = 10.0
 ENVIRONMENT = {"PATH": os.defpath}
@@ -27,21 +27,6 @@ def wait_for_line(log: Path, line: str) -> None:
     while line not in last_lines(log):
         assert time.monotonic() < give_up, f"{line!r} never came in {last_lines(log)}"
         time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process runs; a dead one that nobody has reaped yet does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    if sys.platform == "linux":
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        except FileNotFoundError:
-            return False
-    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return bool(shown.strip()) and not shown.strip().startswith("Z")
 
 
 def test_a_child_that_ends_is_told_with_its_code_and_last_lines(tmp_path: Path) -> None:
@@ -78,7 +63,7 @@ async def test_a_stopped_child_is_gone_and_not_told(tmp_path: Path) -> None:
     await child.stop(deadline=WAIT)
 
     assert child.exit_code == -signal.SIGTERM
-    assert not is_alive(child.pid)
+    assert not is_running(child.pid)
     assert crashes.empty()
 
 
@@ -146,12 +131,12 @@ def test_a_child_does_not_outlive_its_killed_parent(tmp_path: Path, environment:
         assert parent.stdout is not None
         orphan = int(parent.stdout.readline())
         time.sleep(0.3)  # until the leash is on: a parent that dies before is seen by the leash itself
-        assert is_alive(orphan)
+        assert is_running(orphan)
 
         parent.kill()
 
     give_up = time.monotonic() + WAIT
-    while is_alive(orphan):
+    while is_running(orphan):
         assert time.monotonic() < give_up, f"process {orphan} outlived its parent"
         time.sleep(0.02)
 

@@ -7,11 +7,12 @@ make what the wire cannot carry.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from contracts.kinds.workload import ChargeCause, Workload, WorkloadState
 from contracts.mirrors import Job, Namespace, Node, Pod, PodSpec, Taint, Toleration
 from contracts.names import GPU
 from contracts.quantities import Written
@@ -160,3 +161,85 @@ def _metadata(
     if namespace:
         meta["namespace"] = namespace
     return {**meta, "labels": dict(labels or {}), **(more or {})}
+
+
+def a_workload(
+    name: str = "train",
+    *,
+    namespace: str = "team",
+    state: WorkloadState = WorkloadState.RESERVED,
+    cause: ChargeCause = ChargeCause.PLACED,
+    count: int = 8,
+    spec: Mapping[str, Any] | None = None,
+    pod_sets: tuple[Mapping[str, Any], ...] = (),
+    queue: str = "cluster",
+    priority: int = 0,
+    age: float = 0.0,
+    attempt: int = 1,
+    reservation: int = 1,
+    node_selector: Mapping[str, str] | None = None,
+    tolerations: tuple[Mapping[str, str], ...] = (),
+    since: datetime = NOW,
+    **fields: Any,
+) -> Workload:
+    """A Workload of eight members with one GPU each, in one pod set ``main``; ``age`` seconds older than NOW.
+
+    ``pod_sets``: instead of it, each with name, count and template as in `a_pod_set`. ``node_selector`` and
+    ``tolerations`` are what its quota adds. Its conditions are those of ``state``, all true since ``since``.
+    """
+    sets = pod_sets or (a_pod_set("main", count, spec),)
+    reached = _REACHED[state]
+    conditions = [
+        {"type": type, "status": "True", "reason": reason or cause.value, "lastTransitionTime": since}
+        for type, reason in reached
+    ]
+    admission = {
+        "clusterQueue": queue,
+        "podSetAssignments": [
+            {
+                "name": p["name"],
+                "count": p["count"],
+                "nodeSelector": dict(node_selector or {}),
+                "tolerations": list(tolerations),
+            }
+            for p in sets
+        ],
+    }
+    return Workload.model_validate(
+        {
+            "metadata": _metadata(name, namespace, None, None),
+            "spec": {
+                "job": {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": f"job-{name}"},
+                "queueName": "main",
+                "podSets": list(sets),
+                "priority": priority,
+                "templateHash": "1",
+                "createdAt": NOW - timedelta(seconds=age),
+                **fields,
+            },
+            "status": {
+                "conditions": conditions,
+                "attempt": attempt,
+                "reservation": reservation,
+                "admission": admission if reached else None,
+            },
+        }
+    )
+
+
+def a_pod_set(
+    name: str = "main", count: int = 8, spec: Mapping[str, Any] | None = None, completions: int | None = None
+) -> dict[str, Any]:
+    """A pod set as JSON whose members ask for one GPU unless ``spec`` is given."""
+    return {"name": name, "count": count, "completions": completions, "template": {"spec": spec or a_pod_spec()}}
+
+
+_RESERVED = (("QuotaReserved", "Reserved"),)
+_CHARGED = (*_RESERVED, ("QuotaCharged", ""))
+_REACHED: dict[WorkloadState, tuple[tuple[str, str], ...]] = {
+    WorkloadState.PENDING: (),
+    WorkloadState.RESERVED: _RESERVED,
+    WorkloadState.CHARGED: _CHARGED,
+    WorkloadState.ADMITTED: (*_CHARGED, ("Admitted", "Admitted")),
+    WorkloadState.ENDING: (*_CHARGED, ("Evicted", "CapacityTimeout")),
+}

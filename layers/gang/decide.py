@@ -1,0 +1,490 @@
+"""One pass over all gangs: who has a place, who waits and why, whose members are to be bound.
+
+Gangs are taken in order: first those that stand (placed or bound), then those that wait; each by priority, age, uid.
+Every gang sees what the pass has given to those before it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from contracts.base import ObjectMeta, OwnerReference
+from contracts.conditions import find
+from contracts.kinds.capacity import CapacityState
+from contracts.kinds.pod_group import PodClass, PodGroup, PodGroupSpec, PodGroupState, PodGroupStatus
+from contracts.kinds.workload import ADMITTED, ChargeCause, Workload, WorkloadState
+from contracts.reasons import Reason
+from contracts.verdicts import Blocker
+from layers.gang import rejections
+from layers.gang.ledger import Free, Ledger
+from layers.gang.members import Shares, assignments, effective, hold_of, members_of, shares_of
+from layers.gang.placement import Packing, Wanted, could_pack, pack
+from layers.gang.snapshot import Gang, MemberClass, NodeRow, PodRow, Snapshot
+from layers.gang.statuses import Answer, Outlook, Writer, refused_since, without_workload
+from layers.gang.steps import BindMembers, CreatePodGroup, Decision, PutPodGroupSpec, PutPodGroupStatus, Step
+
+_STANDING = (PodGroupState.PLACED, PodGroupState.BOUND, PodGroupState.ROLLED_BACK)
+_RESERVED = (WorkloadState.RESERVED, WorkloadState.CHARGED, WorkloadState.ADMITTED)
+_WAITS_FOR_NODES = (WorkloadState.RESERVED, WorkloadState.CHARGED)
+_IN_FLIGHT = (CapacityState.PLANNED, CapacityState.LAUNCHING, CapacityState.LAUNCHED)
+
+
+def decide(world: Snapshot, now: datetime) -> Decision:
+    """The writes that bring every PodGroup to what ``world`` says. The same world gives the same steps.
+
+    Holds and pods together never exceed a node, nobody gets a place on a node that is held for another, and a gang has
+    a place for every member or holds nothing, except what it keeps for nodes that its charge is buying.
+    """
+    return _Pass(world, now).run()
+
+
+class _Candidate:
+    """A gang within the pass."""
+
+    def __init__(self, gang: Gang, known_nodes: dict[str, NodeRow]) -> None:
+        self.gang = gang
+        self.workload = gang.workload
+        self.members = members_of(gang, known_nodes)
+        self.classes: dict[str, MemberClass] = {p.name: p.members for p in gang.demand.pod_sets}
+        group = gang.group
+        self.group = group
+        self.uid = group.metadata.uid if group else ""
+        self.held: dict[tuple[str, str], int] = {}
+        self.fits_but_waits = False
+        if group is not None:
+            self.held = effective(shares_of(group.status.hold), self.members)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the PodGroup's status is about the present reservation."""
+        return self.group is not None and self.group.status.reservation == self.workload.status.reservation
+
+    @property
+    def state(self) -> PodGroupState:
+        return self.group.state if self.group is not None and self.answers else PodGroupState.NONE
+
+    @property
+    def queue(self) -> str:
+        admission = self.workload.status.admission
+        return admission.cluster_queue if admission else ""
+
+    @property
+    def wanted(self) -> Wanted:
+        """All members that are to be live at once."""
+        return {name: (self.classes[name], n) for name, n in self.members.outstanding.items() if n}
+
+
+class _Pass:
+    def __init__(self, world: Snapshot, now: datetime) -> None:
+        self.world, self.now = world, now
+        self.ledger = Ledger(world.nodes, world.pods)
+        known = {node.name: node for node in world.nodes}
+        self.gangs = [_Candidate(g, known) for g in sorted(world.gangs, key=lambda g: g.order)]
+        self.alone = _without_gangs(self.ledger, world.nodes, world.pods, self.gangs)
+        self.names = {g.uid: g.group.metadata.name for g in self.gangs if g.group is not None}
+        self.possible_of: dict[tuple[str, ...], bool] = {}
+        self.steps: list[Step] = []
+        self.puts: dict[str, int] = {}
+        self.wake_at: datetime | None = None
+        for g in self.gangs:
+            self._hold(g, g.held)
+
+    def run(self) -> Decision:
+        for group in self.world.orphans:
+            if group.status.hold or group.state not in (PodGroupState.NONE, PodGroupState.OFF):
+                self._put(group, without_workload(group, self.now))
+        present = [g for g in self.gangs if self._exists(g)]
+        for g in present:
+            if g.workload.state in _RESERVED and g.state in _STANDING:
+                self._stand(g)
+        for g in present:
+            if not (g.workload.state in _RESERVED and g.state in _STANDING):
+                self._wait(g)
+        return Decision(tuple(self.steps), self.wake_at)
+
+    def _exists(self, g: _Candidate) -> bool:
+        """Whether the gang has a PodGroup to write to; makes it, or waits until a former one is gone."""
+        workload, group = g.workload, g.group
+        if group is None:
+            if workload.state is not WorkloadState.ENDING:
+                self.steps.append(CreatePodGroup(_pod_group(workload)))
+                self._mark_if_it_fits(g)
+            return False
+        owned = any(o.uid == workload.metadata.uid for o in group.metadata.owner_references)
+        if not owned or group.metadata.deletion_timestamp or group.status.reservation > workload.status.reservation:
+            return False
+        if group.spec.min_member != max(1, workload.size) and workload.state is not WorkloadState.ENDING:
+            spec = group.spec.but(min_member=max(1, workload.size))
+            self.steps.append(PutPodGroupSpec(group.but(spec=spec), group))
+            self._mark_if_it_fits(g)
+            return False  # its status is written on the version that this makes
+        return True
+
+    def _mark_if_it_fits(self, g: _Candidate) -> None:
+        """A gang whose turn comes in the next pass must not be passed in this one."""
+        if g.workload.state in _WAITS_FOR_NODES and not g.gang.demand.unsupported:
+            g.fits_but_waits = pack(self.ledger, g.uid, g.wanted).whole
+
+    # ---- gangs that stand -------------------------------------------------------------------------------------------
+
+    def _stand(self, g: _Candidate) -> None:
+        assert g.group is not None
+        if g.state is PodGroupState.ROLLED_BACK or g.gang.binding:
+            return
+        self.ledger.release(g.uid)
+        kept, broken = self._intact(g)
+        packing = self._top_up(g, kept)
+        if not packing.whole and not g.members.here:  # several classes may fit in another arrangement
+            anew = pack(self.ledger, g.uid, g.wanted)
+            if anew.whole:
+                kept, packing = {}, anew
+        shares = _merged(kept, packing.shares)
+        if not packing.whole:
+            self._give_way(g, shares, packing)
+            return
+        self._hold(g, shares)
+        if not broken and not packing.shares:
+            shares = shares_of(g.group.status.hold)  # finished members are no reason to write
+        if g.workload.state is WorkloadState.ADMITTED:
+            self._bind(g, shares)
+        else:
+            self._put(g.group, self._writer(g).placed(Answer(Outlook(True, True), shares)))
+
+    def _intact(self, g: _Candidate, *, standing: bool = True) -> tuple[dict[tuple[str, str], int], bool]:
+        """What of the hold still stands, and whether any of it does not.
+
+        A member that is on its node stands, whatever has become of the node. An empty slot stands while its node may be
+        used and has the room; ``standing`` as for `feasibility.closed`.
+        """
+        kept: dict[tuple[str, str], int] = {}
+        taken: dict[int, Free] = {}
+        broken = False
+        for (node, pod_set), count in sorted(g.held.items()):
+            here = min(count, g.members.here[node, pod_set])
+            slots = count - here
+            members = g.classes[pod_set]
+            i = self.ledger.index.get(node)
+            room = 0
+            if slots and i is not None and self.ledger.reason(i, members, g.uid, standing=standing) is None:
+                free = taken.setdefault(i, dict(self.ledger.free[i]))
+                room = min(slots, _room(members, free))
+                for resource, amount in members.amounts.items():
+                    free[resource] = free.get(resource, 0) - amount * room
+            broken = broken or room < slots
+            if here + room:
+                kept[node, pod_set] = here + room
+        return kept, broken
+
+    def _top_up(self, g: _Candidate, kept: Shares) -> Packing:
+        """Places for the members that ``kept`` has none for."""
+        self._hold(g, kept)
+        missing: dict[str, tuple[MemberClass, int]] = {}
+        for name, outstanding in g.members.outstanding.items():
+            has = sum(n for (_, pod_set), n in kept.items() if pod_set == name)
+            beside = g.members.live[name] - sum(
+                min(n, g.members.here[node, pod_set]) for (node, pod_set), n in kept.items() if pod_set == name
+            )
+            if outstanding > has + max(0, beside):
+                missing[name] = (g.classes[name], outstanding - has - max(0, beside))
+        packing = pack(self.ledger, g.uid, missing)
+        self.ledger.release(g.uid)
+        return packing
+
+    def _give_way(self, g: _Candidate, shares: dict[tuple[str, str], int], packing: Packing) -> None:
+        """The placement is broken and cannot be made whole: keep it for what is bound or bought, else give it back."""
+        assert g.group is not None
+        wanted = {name: (g.classes[name], n) for name, n in packing.rest.items()}
+        found = rejections.no_placement(self.ledger, g.uid, wanted, packing, self.names)
+        writer = self._writer(g)
+        if g.state is PodGroupState.BOUND:
+            self._hold(g, shares)
+            lost = rejections.member_lost(packing.rest, found)
+            answer = Answer(Outlook(False, True), shares, blockers=lost, bound=g.members.bound)
+            self._put(g.group, writer.bound(answer))
+            self._send_members(g, shares)
+            return
+        found = rejections.no_placement(self.ledger, g.uid, g.wanted, Packing(shares, packing.rest), self.names)
+        outlook = Outlook(False, self._possible(g))
+        if g.workload.state is WorkloadState.ADMITTED:
+            self._hold(g, g.held)
+            self._put(g.group, writer.rolled_back(Answer(outlook, g.held, blockers=found, bound=g.members.bound)))
+        elif g.workload.charge_cause is ChargeCause.PLANNED:
+            self._hold(g, shares)
+            self._put(g.group, writer.held(self._short(g, outlook, shares, packing, found)))
+        else:
+            self._put(g.group, writer.unplaced(self._short(g, outlook, {}, packing, found)))
+
+    # ---- members ----------------------------------------------------------------------------------------------------
+
+    def _bind(self, g: _Candidate, shares: dict[tuple[str, str], int]) -> None:
+        """All members are to be bound at once, as soon as all exist; a bound gang's replacement at any time."""
+        assert g.group is not None
+        members, writer = g.members, self._writer(g)
+        answer = Answer(Outlook(True, True), shares, bound=members.bound)
+        failed = self._bind_failure(g)
+        if g.state is PodGroupState.BOUND:
+            answer = _but(answer, failed)
+            self._put(g.group, writer.bound(answer))
+            self._send_members(g, shares)
+            return
+        if members.refused:
+            first = members.refused[0]
+            blocker = rejections.bind_failed((p.name for p in members.refused), f"{first.reason}: {first.message}")
+            self._put(g.group, writer.rolled_back(_but(answer, [blocker])))
+            return
+        if all(members.live[name] >= n for name, n in members.outstanding.items()):
+            self._put(g.group, writer.bound(answer))
+            return
+        if failed:
+            since = refused_since(g.group, g.workload.status.attempt)
+            deadline = (since or self.now) + timedelta(seconds=self.world.times.bind_deadline)
+            if deadline <= self.now:
+                self._put(g.group, writer.rolled_back(_but(answer, failed)))
+                return
+            self._wake(deadline)
+            self._put(g.group, writer.placed(_but(answer, failed)))
+            self._send_members(g, shares)
+            return
+        missing = rejections.members_missing(members)
+        if missing:
+            told_at = self._admitted_at(g) + timedelta(seconds=self.world.times.members_grace)
+            if told_at <= self.now or members.excluded:
+                answer = _but(answer, missing)
+            else:
+                self._wake(told_at)
+            self._put(g.group, writer.placed(answer))
+            return
+        if hold_of(shares) != g.group.status.hold or _says(g.group, Reason.MEMBERS_MISSING):
+            self._put(g.group, writer.placed(answer))
+        self._send_members(g, shares)
+
+    def _bind_failure(self, g: _Candidate) -> list[Blocker]:
+        """What the last try said, while it is about members that still wait. A restart forgets it and tries again."""
+        failure = g.gang.bind_failure
+        if failure is None or failure.attempt != g.workload.status.attempt:
+            return []
+        waiting = {pod.name for pods in g.members.waiting.values() for pod in pods}
+        return [rejections.bind_failed(failure.pods, failure.detail)] if waiting & set(failure.pods) else []
+
+    def _send_members(self, g: _Candidate, shares: Shares) -> None:
+        assert g.group is not None
+        failure = g.gang.bind_failure
+        pods = assignments(g.members, shares)
+        if failure and failure.attempt == g.workload.status.attempt and failure.retry_at > self.now:
+            if pods:
+                self._wake(failure.retry_at)
+            return
+        if pods and not g.gang.binding:
+            self.steps.append(BindMembers(g.group, g.workload.status.attempt, pods))
+
+    def _admitted_at(self, g: _Candidate) -> datetime:
+        admitted = find(g.workload.status.conditions, ADMITTED)
+        return admitted.last_transition_time if admitted else self.now
+
+    # ---- gangs that wait --------------------------------------------------------------------------------------------
+
+    def _wait(self, g: _Candidate) -> None:
+        assert g.group is not None
+        state, writer = g.workload.state, self._writer(g)
+        if state is WorkloadState.ENDING:
+            self._hold(g, {})
+            if g.group.state is not PodGroupState.NONE:
+                self._put(g.group, writer.off(Answer(_outlook_of(g.group))))
+            return
+        if g.gang.demand.unsupported:
+            self._hold(g, {})
+            answer = Answer(Outlook(False, False), blockers=rejections.unsupported(g.gang.demand))
+            put = {WorkloadState.PENDING: writer.off, WorkloadState.ADMITTED: writer.rolled_back}
+            self._put(g.group, put.get(state, writer.unplaced)(answer))
+            return
+        self.ledger.release(g.uid)
+        kept = self._intact(g, standing=False)[0] if g.state is PodGroupState.HELD else {}
+        packing = self._top_up(g, kept)
+        shares = _merged(kept, packing.shares)
+        outlook = Outlook(packing.whole, packing.whole or self._possible(g))
+        if state is WorkloadState.PENDING:
+            self._put(g.group, writer.off(Answer(outlook)))
+        elif not packing.whole and state is WorkloadState.ADMITTED:
+            found = rejections.no_placement(self.ledger, g.uid, g.wanted, packing, self.names)
+            self._put(g.group, writer.rolled_back(Answer(outlook, blockers=found)))
+        elif not packing.whole:
+            self._wait_for_room(g, outlook, shares, packing)
+        else:
+            self._place(g, outlook, shares)
+
+    def _place(self, g: _Candidate, outlook: Outlook, shares: dict[tuple[str, str], int]) -> None:
+        """Place a gang that fits, unless an older one goes first; those it overtakes are told before it is placed."""
+        assert g.group is not None
+        overtaken, first = self._ahead(g)
+        if first is not None:
+            g.fits_but_waits = False  # it is forbidden, so it does not go before others either
+            self._hold(g, {})
+            blocker = rejections.goes_first(first.workload.metadata.name, self.ledger, g.uid, g.wanted)
+            self._put(g.group, self._writer(g).unplaced(Answer(outlook, blockers=[blocker])))
+            return
+        for older in overtaken:
+            self._count_overtaking(older, g.uid)
+        self._hold(g, shares)
+        self._put(g.group, self._writer(g).placed(Answer(Outlook(True, True), shares)))
+
+    def _wait_for_room(
+        self, g: _Candidate, outlook: Outlook, shares: dict[tuple[str, str], int], packing: Packing
+    ) -> None:
+        assert g.group is not None
+        found = rejections.no_placement(self.ledger, g.uid, g.wanted, packing, self.names)
+        writer = self._writer(g)
+        if g.workload.state is WorkloadState.CHARGED and g.workload.charge_cause is ChargeCause.PLANNED:
+            if g.gang.capacity in _IN_FLIGHT:
+                nodes = g.gang.planned_nodes
+                found = [rejections.waiting_for_capacity(self.ledger, g.uid, g.wanted, packing, nodes)]
+            self._hold(g, shares)
+            self._put(g.group, writer.held(self._short(g, outlook, shares, packing, found)))
+        else:
+            self._hold(g, {})
+            self._put(g.group, writer.unplaced(self._short(g, outlook, {}, packing, found)))
+
+    def _ahead(self, g: _Candidate) -> tuple[list[_Candidate], _Candidate | None]:
+        """Older gangs whose overtaking is still to be counted, and one that must go first, or None."""
+        overtaken: list[_Candidate] = []
+        for older in self.gangs:
+            if older is g:
+                break
+            if older.workload.state not in _WAITS_FOR_NODES or self._placed_meanwhile(older):
+                continue
+            if older.fits_but_waits:
+                return [], older
+            status = self._status(older)
+            if older.queue == g.queue or status is None or g.uid in status.overtaken_by:
+                continue
+            if not any(c.type == "Possible" and c.status == "True" for c in status.conditions):
+                continue
+            if len(status.overtaken_by) >= self.world.max_overtakes:
+                return [], older
+            overtaken.append(older)
+        return overtaken, None
+
+    def _placed_meanwhile(self, g: _Candidate) -> bool:
+        if g.group is None:
+            return False
+        position = self.puts.get(g.uid)
+        group = g.group
+        if position is not None:
+            step = self.steps[position]
+            assert isinstance(step, PutPodGroupStatus)
+            group = step.new
+        return group.status.reservation == g.workload.status.reservation and group.state in _STANDING
+
+    def _count_overtaking(self, older: _Candidate, younger_uid: str) -> None:
+        assert older.group is not None
+        status = self._status(older)
+        assert status is not None
+        self._put(older.group, status.but(overtaken_by=(*status.overtaken_by, younger_uid)))
+
+    # ---- both -------------------------------------------------------------------------------------------------------
+
+    def _short(
+        self,
+        g: _Candidate,
+        outlook: Outlook,
+        shares: dict[tuple[str, str], int],
+        packing: Packing,
+        found: list[Blocker],
+    ) -> Answer:
+        return Answer(outlook, shares, _shortfall(g.gang, packing), found)
+
+    def _possible(self, g: _Candidate) -> bool:
+        """Whether all members would fit if every other gang ended."""
+        wanted = g.wanted
+        held_for = any(node.held_for == g.uid for node in self.ledger.nodes)
+        key = tuple(f"{name}/{members.key}/{n}" for name, (members, n) in sorted(wanted.items()))
+        if held_for or key not in self.possible_of:
+            usable = {
+                name: [self.ledger.reason(i, members, g.uid) is None for i in range(len(self.ledger.nodes))]
+                for name, (members, _) in wanted.items()
+            }
+            possible = could_pack(self.alone, usable, wanted)
+            if held_for:
+                return possible
+            self.possible_of[key] = possible
+        return self.possible_of[key]
+
+    def _hold(self, g: _Candidate, shares: Shares) -> None:
+        self.ledger.hold(g.uid or g.workload.metadata.uid, shares, g.members, g.classes)
+
+    def _status(self, g: _Candidate) -> PodGroupStatus | None:
+        """The status as this pass will have written it."""
+        if g.group is None:
+            return None
+        position = self.puts.get(g.uid)
+        if position is None:
+            return g.group.status
+        step = self.steps[position]
+        assert isinstance(step, PutPodGroupStatus)
+        return step.new.status
+
+    def _put(self, group: PodGroup, status: PodGroupStatus) -> None:
+        """One write an object and pass: a later word joins the earlier one, in the earlier place."""
+        uid = group.metadata.uid
+        new = group.but(status=status)
+        if uid in self.puts:
+            self.steps[self.puts[uid]] = PutPodGroupStatus(new, group)
+        elif status != group.status:
+            self.puts[uid] = len(self.steps)
+            self.steps.append(PutPodGroupStatus(new, group))
+
+    def _writer(self, g: _Candidate) -> Writer:
+        assert g.group is not None
+        return Writer(g.workload, g.group, self.now)
+
+    def _wake(self, at: datetime) -> None:
+        if at > self.now:
+            self.wake_at = min(at, self.wake_at) if self.wake_at else at
+
+
+def _pod_group(workload: Workload) -> PodGroup:
+    meta = workload.metadata
+    owner = OwnerReference(
+        api_version=workload.api_version,
+        kind=workload.kind,
+        name=meta.name,
+        uid=meta.uid,
+        controller=True,
+        block_owner_deletion=False,
+    )
+    return PodGroup(
+        metadata=ObjectMeta(name=meta.name, namespace=meta.namespace, owner_references=(owner,)),
+        spec=PodGroupSpec(min_member=max(1, workload.size), workload_name=meta.name),
+    )
+
+
+def _shortfall(gang: Gang, packing: Packing) -> tuple[PodClass, ...]:
+    return tuple(p.wire.but(count=packing.rest[p.name]) for p in gang.demand.pod_sets if packing.rest.get(p.name))
+
+
+def _outlook_of(group: PodGroup) -> Outlook:
+    return Outlook(group.fits, group.possible)
+
+
+def _merged(kept: Shares, more: Shares) -> dict[tuple[str, str], int]:
+    return {key: kept.get(key, 0) + more.get(key, 0) for key in sorted({*kept, *more})}
+
+
+def _but(answer: Answer, blockers: list[Blocker]) -> Answer:
+    return Answer(answer.outlook, answer.shares, answer.shortfall, blockers, answer.bound)
+
+
+def _says(group: PodGroup, reason: Reason) -> bool:
+    return group.status.verdict is not None and group.status.verdict.reason is reason
+
+
+def _room(members: MemberClass, free: Free) -> int:
+    room = min((free.get(r, 0) // n for r, n in members.amounts.items() if n > 0), default=0)
+    return max(0, room)
+
+
+def _without_gangs(
+    ledger: Ledger, nodes: tuple[NodeRow, ...], pods: tuple[PodRow, ...], gangs: list[_Candidate]
+) -> list[Free]:
+    """What would be free by node if every gang ended: only pods that belong to none count."""
+    jobs = {g.workload.spec.job.uid for g in gangs}
+    return Ledger(nodes, (p for p in pods if p.job_uid not in jobs)).free

@@ -1,0 +1,48 @@
+"""Which nodes a member may run on at all, and why not on the others."""
+
+from __future__ import annotations
+
+from contracts.matching import (
+    matches_node_affinity,
+    matches_node_selector,
+    tolerates,
+    untolerated_taint,
+)
+from contracts.mirrors import Taint
+from contracts.reasons import Reason
+from layers.gang.snapshot import UNSCHEDULABLE_TAINT, MemberClass, NodeRow
+
+_CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect="NoSchedule")
+
+
+def obstacle(node: NodeRow, members: MemberClass) -> Reason | None:
+    """What keeps every gang's ``members`` off ``node``, whoever they are; None: nothing but holds and room may.
+
+    The cordon is not asked here, for it keeps some gangs off and not others: see `closed`.
+    """
+    if not node.ready:
+        return Reason.NODES_NOT_READY
+    if not matches_node_selector(node.labels, members.node_selector):
+        return Reason.NODE_SELECTOR_UNMATCHED
+    if not matches_node_affinity(node.labels, node.name, members.affinity):
+        return Reason.AFFINITY_UNSATISFIABLE
+    if untolerated_taint(members.tolerations, node.taints) is not None:
+        return Reason.TAINTS_NOT_TOLERATED
+    return None
+
+
+def closed(node: NodeRow, members: MemberClass, group_uid: str, *, standing: bool = False) -> Reason | None:
+    """Whether the node's hold or cordon keeps the gang of ``group_uid`` off; None: it does not.
+
+    A node held for the gang is cordoned for its sake. ``standing``: the gang already has a place there, which the
+    provisioner's own cordon before a removal does not break; a person's cordon does.
+    """
+    if node.held_for == group_uid:
+        return None
+    if node.held_for is not None:
+        return Reason.HELD_FOR_ANOTHER_GANG
+    if not node.cordoned or (standing and node.removing):
+        return None
+    if not node.removing and any(tolerates(t, _CORDON) for t in members.tolerations):
+        return None
+    return Reason.NODES_NOT_READY

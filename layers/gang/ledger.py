@@ -1,0 +1,110 @@
+"""Who takes what of each node: pods as they are, and beside them the empty slots of every gang's hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from contracts.reasons import Reason
+from layers.gang.feasibility import closed, obstacle
+from layers.gang.members import Members, Shares
+from layers.gang.snapshot import MemberClass, NodeRow, PodRow
+
+Free = dict[str, int]
+
+
+@dataclass
+class _Counted:
+    """How many members of one class fit, node by node, as of which change of the ledger."""
+
+    at: list[int]
+    fit: list[int]
+
+
+class Ledger:
+    """The room on every node, kept while a pass decides. Nodes are in name order; ``free`` may be negative."""
+
+    def __init__(self, nodes: Iterable[NodeRow], pods: Iterable[PodRow]) -> None:
+        """``pods``: bound and not over, whoever's they are."""
+        self.nodes = sorted(nodes, key=lambda n: n.name)
+        self.index = {node.name: i for i, node in enumerate(self.nodes)}
+        self.free: list[Free] = [dict(node.allocatable) for node in self.nodes]
+        self._changes = [0] * len(self.nodes)
+        self._empty: dict[str, dict[int, Free]] = {}
+        self._obstacles: dict[MemberClass, list[Reason | None]] = {}
+        self._counted: dict[MemberClass, _Counted] = {}
+        for pod in pods:
+            i = self.index.get(pod.node)
+            if i is not None:
+                # A pod whose requests cannot be read may take anything: nothing is promised beside it.
+                amounts = dict(self.nodes[i].allocatable) if pod.amounts is None else pod.amounts
+                _take(self.free[i], amounts)
+
+    def hold(self, owner: str, shares: Shares, members: Members, classes: Mapping[str, MemberClass]) -> None:
+        """Count what ``owner`` holds beyond its members that are there. Replaces what it held before."""
+        self.release(owner)
+        empty: dict[int, Free] = {}
+        for (node, pod_set), count in shares.items():
+            i = self.index.get(node)
+            slots = count - members.here[node, pod_set]
+            if i is None or slots <= 0 or pod_set not in classes:
+                continue
+            taken = empty.setdefault(i, {})
+            for resource, amount in classes[pod_set].amounts.items():
+                taken[resource] = taken.get(resource, 0) + amount * slots
+        for i, amounts in empty.items():
+            _take(self.free[i], amounts)
+            self._changes[i] += 1
+        if empty:
+            self._empty[owner] = empty
+
+    def release(self, owner: str) -> None:
+        """Give back every empty slot that ``owner`` holds."""
+        for i, amounts in self._empty.pop(owner, {}).items():
+            for resource, amount in amounts.items():
+                self.free[i][resource] += amount
+            self._changes[i] += 1
+
+    def holders(self) -> dict[str, dict[int, Free]]:
+        """Owner → node's position → what its empty slots take there."""
+        return self._empty
+
+    def obstacles(self, members: MemberClass) -> list[Reason | None]:
+        """By node: what keeps such members off whoever's they are."""
+        found = self._obstacles.get(members)
+        if found is None:
+            found = self._obstacles[members] = [obstacle(node, members) for node in self.nodes]
+        return found
+
+    def reason(self, i: int, members: MemberClass, owner: str, *, standing: bool = False) -> Reason | None:
+        """Why the gang ``owner`` may not place such a member on node ``i`` at all; None: it may, if there is room."""
+        return self.obstacles(members)[i] or closed(self.nodes[i], members, owner, standing=standing)
+
+    def fit(self, members: MemberClass) -> list[int]:
+        """By node: how many such members there is room for, be the node usable or not."""
+        counted = self._counted.get(members)
+        if counted is None:
+            counted = self._counted[members] = _Counted([-1] * len(self.nodes), [0] * len(self.nodes))
+        for i, change in enumerate(self._changes):
+            if counted.at[i] != change:
+                counted.at[i] = change
+                counted.fit[i] = room_for(members, self.free[i])
+        return counted.fit
+
+
+def room_for(members: MemberClass, free: Mapping[str, int]) -> int:
+    """How many such members ``free`` holds."""
+    room: int | None = None
+    for resource, amount in members.amounts.items():
+        if amount > 0:
+            here = free.get(resource, 0) // amount
+            if room is None or here < room:
+                room = here
+            if room <= 0:
+                return 0
+    return room or 0
+
+
+def _take(free: Free, amounts: Mapping[str, int]) -> None:
+    for resource, amount in amounts.items():
+        free[resource] = free.get(resource, 0) - amount

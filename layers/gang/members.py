@@ -1,0 +1,154 @@
+"""A gang's pods, told apart: which count as members, which wait to be bound, which do not count and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from contracts.kinds.pod_group import NodeShare
+from contracts.names import SCHEDULER_NAME
+from layers.gang.snapshot import DONE, FAILED, Gang, PodRow, PodSetDemand
+
+Shares = Mapping[tuple[str, str], int]
+"""(node, pod set) → members. Without zeros."""
+
+_REFUSALS = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError", "NodeShutdown", "Taint", "InvalidNodeInfo", "PodOS")
+
+
+@dataclass
+class Members:
+    """The pods of one gang. ``here`` are those of the present attempt on known nodes, terminating ones included."""
+
+    live: Counter[str] = field(default_factory=Counter)
+    """Bound to a known node and staying, by pod set."""
+    here: Counter[tuple[str, str]] = field(default_factory=Counter)
+    waiting: dict[str, list[PodRow]] = field(default_factory=dict)
+    """Not bound yet and fit to be, by pod set, in name order."""
+    excluded: list[tuple[PodRow, str]] = field(default_factory=list)
+    """Of this attempt, but not to be bound, with the reason."""
+    refused: list[PodRow] = field(default_factory=list)
+    """Of this attempt, sent back by a node."""
+    done: Counter[str] = field(default_factory=Counter)
+    """Succeeded in this attempt."""
+    outstanding: dict[str, int] = field(default_factory=dict)
+    """How many members are to be live at once now: all of them, less what has succeeded for good."""
+
+    @property
+    def bound(self) -> int:
+        """How many are on their nodes or have succeeded there."""
+        return sum(self.live.values()) + sum(self.done.values())
+
+
+def members_of(gang: Gang, known_nodes: Mapping[str, object]) -> Members:
+    """Sort the gang's pods. A pod on a node that is not known is lost: it counts nowhere."""
+    found = Members()
+    attempt = str(gang.workload.status.attempt)
+    pod_sets = {p.name: p for p in gang.demand.pod_sets}
+    succeeded: Counter[str] = Counter()
+    for pod in gang.pods:
+        demanded = pod_set_of(pod, pod_sets)
+        if demanded is None or pod.namespace != gang.workload.metadata.namespace:
+            continue
+        if pod.phase == DONE:
+            succeeded[demanded.name] += 1
+        if pod.attempt != attempt:
+            continue
+        _sort(pod, demanded, known_nodes, found)
+    for name, demanded in pod_sets.items():
+        found.outstanding[name] = max(0, min(demanded.count, demanded.completions - succeeded[name]))
+        found.waiting.setdefault(name, []).sort(key=lambda p: (p.name, p.uid))
+    found.excluded.sort(key=lambda e: e[0].name)
+    return found
+
+
+def pod_set_of(pod: PodRow, pod_sets: Mapping[str, PodSetDemand]) -> PodSetDemand | None:
+    """The pod set that the pod says it is of; the only one there is when it says nothing."""
+    if not pod.pod_set and len(pod_sets) == 1:
+        return next(iter(pod_sets.values()))
+    return pod_sets.get(pod.pod_set)
+
+
+def _sort(pod: PodRow, demanded: PodSetDemand, known_nodes: Mapping[str, object], found: Members) -> None:
+    if pod.phase == DONE:
+        found.done[demanded.name] += 1
+    elif pod.phase == FAILED:
+        if pod.reason.startswith(_REFUSALS):
+            found.refused.append(pod)
+    elif pod.node:
+        if pod.node in known_nodes:
+            found.here[pod.node, demanded.name] += 1
+            if not pod.terminating:
+                found.live[demanded.name] += 1
+    elif not pod.terminating:
+        difference = ineligible(pod, demanded)
+        if difference:
+            found.excluded.append((pod, difference))
+        else:
+            found.waiting.setdefault(demanded.name, []).append(pod)
+
+
+def ineligible(pod: PodRow, demanded: PodSetDemand) -> str | None:
+    """Why a pod is not what was admitted, or None: a changed pod would take what others were promised."""
+    admitted = demanded.members
+    if pod.scheduler != SCHEDULER_NAME:
+        return f"its scheduler is {pod.scheduler or 'the default one'}"
+    if pod.gated:
+        return "it has a scheduling gate"
+    if pod.amounts != admitted.amounts:
+        return "its requests are not the admitted ones"
+    if pod.node_selector != admitted.node_selector:
+        return "its node selector is not the admitted one"
+    if pod.affinity != admitted.affinity:
+        return "its required node affinity is not the admitted one"
+    if any(t not in pod.tolerations for t in admitted.tolerations):
+        return "it lacks an admitted toleration"
+    return None
+
+
+def shares_of(hold: Iterable[NodeShare]) -> dict[tuple[str, str], int]:
+    """A status's hold by node and pod set."""
+    shares: Counter[tuple[str, str]] = Counter()
+    for share in hold:
+        shares[share.node, share.pod_set] += share.count
+    return dict(shares)
+
+
+def hold_of(shares: Shares) -> tuple[NodeShare, ...]:
+    """Shares as a status tells them, in the order of nodes and pod sets."""
+    return tuple(
+        NodeShare(node=node, pod_set=pod_set, count=count) for (node, pod_set), count in sorted(shares.items()) if count
+    )
+
+
+def effective(shares: Shares, members: Members) -> dict[tuple[str, str], int]:
+    """The hold that still counts: a finished member needs no slot, and a hold never asks for more than is outstanding.
+
+    Slots without a member are given up first, those on the last nodes before the others.
+    """
+    kept = {key: count for key, count in shares.items() if key[1] in members.outstanding}
+    for pod_set, outstanding in members.outstanding.items():
+        nodes = sorted({n for n, p in kept if p == pod_set}, reverse=True)
+        live_elsewhere = members.live[pod_set] - sum(
+            min(members.here[n, pod_set], kept[n, pod_set]) for n in nodes
+        )  # bound where no slot is held any more
+        surplus = sum(kept[n, pod_set] for n in nodes) + max(0, live_elsewhere) - outstanding
+        for node in nodes:
+            empty = max(0, kept[node, pod_set] - members.here[node, pod_set])
+            given_up = min(max(0, surplus), empty)
+            surplus -= given_up
+            kept[node, pod_set] -= given_up
+    return {key: count for key, count in kept.items() if count}
+
+
+def assignments(members: Members, shares: Shares) -> tuple[tuple[PodRow, str], ...]:
+    """Which waiting member goes to which free slot of the hold: names in order, nodes in order."""
+    found: list[tuple[PodRow, str]] = []
+    for pod_set, pods in sorted(members.waiting.items()):
+        slots = [
+            node
+            for node, held in sorted((n, c) for (n, p), c in shares.items() if p == pod_set)
+            for _ in range(held - members.here[node, pod_set])
+        ]
+        found += zip(pods, slots, strict=False)
+    return tuple(found)

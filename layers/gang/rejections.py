@@ -1,0 +1,233 @@
+"""Why a gang has no placement: every obstacle with its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from contracts.reasons import Reason
+from contracts.verdicts import MAX_OBJECTS, Blocker
+from layers.gang.ledger import Ledger
+from layers.gang.members import Members
+from layers.gang.placement import Packing, Wanted, could_pack
+from layers.gang.snapshot import PODS, Demand
+
+Amounts = dict[str, int]
+
+
+def no_placement(
+    ledger: Ledger, owner: str, wanted: Wanted, packing: Packing, names: Mapping[str, str]
+) -> list[Blocker]:
+    """All that keeps ``packing`` from being whole. ``names``: uid of a PodGroup → its name.
+
+    What lacks comes first: InsufficientNodes by the resource that lacks most, PodSlotsExhausted, HeldForAnotherGang
+    when the holds of others are all that lacks, Fragmented when nothing lacks in sum. Nodes that the gang may not use
+    follow, by reason; when there is no other node, they are all there is to say.
+    """
+    reasons = {
+        name: [ledger.reason(i, wanted[name][0], owner) for i in range(len(ledger.nodes))] for name in packing.rest
+    }
+    usable = [i for i in range(len(ledger.nodes)) if any(by_node[i] is None for by_node in reasons.values())]
+    sums = _Sums(ledger, wanted, packing, usable)
+    found = _exclusions(ledger, owner, wanted, reasons, sums, names)
+    if usable or not ledger.nodes:
+        found += _lacks(ledger, owner, wanted, packing, sums, names)
+    return found
+
+
+def unsupported(demand: Demand) -> list[Blocker]:
+    """One blocker for each thing that the pods ask for and this scheduler cannot promise."""
+    return [Blocker(reason=Reason.UNSUPPORTED_FEATURE, pod_set=name, detail=path) for name, path in demand.unsupported]
+
+
+def waiting_for_capacity(ledger: Ledger, owner: str, wanted: Wanted, packing: Packing, nodes: int) -> Blocker:
+    """The rest is being bought: ``nodes`` of them."""
+    sums = _Sums(ledger, wanted, packing, _usable(ledger, owner, wanted))
+    return Blocker(reason=Reason.WAITING_FOR_CAPACITY, nodes=nodes, **sums.numbers(sums.scarcest()))
+
+
+def members_missing(members: Members) -> list[Blocker]:
+    """How many members there are of how many; by pod set when there are several. Names those that do not count."""
+    several = len(members.outstanding) > 1
+    found = []
+    for name, wanted in sorted(members.outstanding.items()):
+        present = members.live[name] + len(members.waiting.get(name, ()))
+        if present < wanted:
+            done = members.done[name]
+            found.append(
+                Blocker(
+                    reason=Reason.MEMBERS_MISSING,
+                    pod_set=name if several else None,
+                    requested=wanted + done,
+                    available=present + done,
+                    needed=wanted - present,
+                    **_listed(pod.name for pod, _ in members.excluded),
+                    detail=members.excluded[0][1] if members.excluded else None,
+                )
+            )
+    return found
+
+
+def member_lost(rest: Mapping[str, int], found: list[Blocker]) -> list[Blocker]:
+    """Running members lost their nodes, and there is no room for them elsewhere."""
+    lost = [
+        Blocker(
+            reason=Reason.MEMBER_LOST,
+            pod_set=name,
+            needed=count,
+            objects=(f"a member of {name}" if count == 1 else f"{count} members of {name}",),
+            detail="no node has room for a replacement",
+        )
+        for name, count in sorted(rest.items())
+    ]
+    return lost + found
+
+
+def bind_failed(pods: Iterable[str], detail: str) -> Blocker:
+    """Pods that a node, or the API server, does not take; ``detail`` in their own words."""
+    return Blocker(reason=Reason.BIND_FAILED, **_listed(pods), detail=detail[:512])
+
+
+def goes_first(older: str, ledger: Ledger, owner: str, wanted: Wanted) -> Blocker:
+    """There is room, but an older gang has been overtaken often enough, or fits as well: it has the right to it."""
+    everything = Packing({}, {name: count for name, (_, count) in wanted.items()})
+    sums = _Sums(ledger, wanted, everything, _usable(ledger, owner, wanted))
+    numbers = sums.numbers(sums.scarcest())
+    return Blocker(reason=Reason.HELD_FOR_ANOTHER_GANG, nodes=sums.nodes, **numbers, objects=(older,))
+
+
+def _usable(ledger: Ledger, owner: str, wanted: Wanted) -> list[int]:
+    return [
+        i
+        for i in range(len(ledger.nodes))
+        if any(ledger.reason(i, members, owner) is None for members, _ in wanted.values())
+    ]
+
+
+class _Sums:
+    """What the gang asks for, what it could have, what it gets."""
+
+    def __init__(self, ledger: Ledger, wanted: Wanted, packing: Packing, usable: Iterable[int]) -> None:
+        self.requested: Amounts = {}
+        self.needed: Amounts = {}
+        self.available: Amounts = {}
+        for name, (members, count) in wanted.items():
+            for resource, amount in members.amounts.items():
+                self.requested[resource] = self.requested.get(resource, 0) + amount * count
+                rest = packing.rest.get(name, 0)
+                self.needed[resource] = self.needed.get(resource, 0) + amount * rest
+        nodes = tuple(usable)
+        for resource in self.requested:
+            self.available[resource] = sum(max(0, ledger.free[i].get(resource, 0)) for i in nodes)
+        self.nodes = len(nodes)
+
+    def numbers(self, resource: str) -> dict[str, str | int]:
+        """The fields of a blocker about ``resource``."""
+        return {
+            "resource": resource,
+            "requested": self.requested[resource],
+            "available": self.available[resource],
+            "needed": self.needed[resource],
+        }
+
+    def lack(self, resource: str) -> int:
+        return self.requested[resource] - self.available[resource]
+
+    def scarcest(self) -> str:
+        """The resource with the greatest lack in proportion; devices before CPU and memory, then by name."""
+        asked = [r for r in self.requested if r != PODS and self.needed[r] > 0] or [PODS]
+        return min(asked, key=lambda r: (-(self.lack(r) / max(1, self.requested[r])), "/" not in r, r))
+
+
+def _lacks(
+    ledger: Ledger, owner: str, wanted: Wanted, packing: Packing, sums: _Sums, names: Mapping[str, str]
+) -> list[Blocker]:
+    found: list[Blocker] = []
+    scarcest = sums.scarcest()
+    slots_lack = sums.lack(PODS) > 0 and bool(ledger.nodes)
+    if slots_lack:
+        found.append(
+            Blocker(reason=Reason.POD_SLOTS_EXHAUSTED, nodes=sums.nodes, **(sums.numbers(PODS) | {"resource": PODS}))
+        )
+    holders = _holders(ledger, owner, wanted, names)
+    if holders and _fits_without_holds(ledger, owner, wanted):
+        held = Blocker(
+            reason=Reason.HELD_FOR_ANOTHER_GANG, nodes=sums.nodes, **sums.numbers(scarcest), **_listed(holders)
+        )
+        return [held]
+    if sums.lack(scarcest) > 0 and (scarcest != PODS or not slots_lack):
+        found.append(Blocker(reason=Reason.INSUFFICIENT_NODES, nodes=sums.nodes, **sums.numbers(scarcest)))
+    elif not slots_lack:
+        found.append(Blocker(reason=Reason.FRAGMENTED, nodes=sums.nodes, **sums.numbers(scarcest)))
+    return found
+
+
+def _exclusions(
+    ledger: Ledger,
+    owner: str,
+    wanted: Wanted,
+    reasons: Mapping[str, list[Reason | None]],
+    sums: _Sums,
+    names: Mapping[str, str],
+) -> list[Blocker]:
+    found: dict[tuple[Reason, str | None], list[str]] = {}
+    several = len(wanted) > 1
+    for name, by_node in reasons.items():
+        for node, reason in zip(ledger.nodes, by_node, strict=True):
+            if reason is not None:
+                found.setdefault((reason, name if several else None), []).append(node.name)
+    numbers = {} if sums.nodes else sums.numbers(sums.scarcest())
+    blockers = []
+    for (reason, pod_set), nodes in sorted(found.items(), key=lambda f: (f[0][0], f[0][1] or "")):
+        objects: Iterable[str] = nodes
+        if reason is Reason.HELD_FOR_ANOTHER_GANG:
+            uids = {ledger.nodes[ledger.index[n]].held_for for n in nodes}
+            objects = sorted(names.get(uid or "", "another gang") for uid in uids)
+        said = dict(numbers)
+        if reason is Reason.HELD_FOR_ANOTHER_GANG and not said:
+            scarcest = sums.scarcest()
+            held = sum(max(0, ledger.free[ledger.index[n]].get(scarcest, 0)) for n in nodes)
+            said = {"resource": scarcest, "needed": min(held, sums.needed[scarcest])}
+        blockers.append(Blocker(reason=reason, pod_set=pod_set, nodes=len(nodes), **_listed(objects), **said))
+    return blockers
+
+
+def _holders(ledger: Ledger, owner: str, wanted: Wanted, names: Mapping[str, str]) -> list[str]:
+    """Names of the gangs that hold something on a node that this one could use."""
+    found = set()
+    for uid, empty in ledger.holders().items():
+        if uid != owner and any(_open_but_for_holds(ledger, i, owner, wanted) for i in empty):
+            found.add(names.get(uid, "another gang"))
+    for i, node in enumerate(ledger.nodes):
+        if node.held_for not in (None, owner) and _open_but_for_holds(ledger, i, owner, wanted):
+            found.add(names.get(node.held_for or "", "another gang"))
+    return sorted(found)
+
+
+def _open_but_for_holds(ledger: Ledger, i: int, owner: str, wanted: Wanted) -> bool:
+    return any(
+        ledger.reason(i, members, owner) in (None, Reason.HELD_FOR_ANOTHER_GANG) for members, _ in wanted.values()
+    )
+
+
+def _fits_without_holds(ledger: Ledger, owner: str, wanted: Wanted) -> bool:
+    frees = [dict(free) for free in ledger.free]
+    for uid, empty in ledger.holders().items():
+        if uid != owner:
+            for i, amounts in empty.items():
+                for resource, amount in amounts.items():
+                    frees[i][resource] = frees[i].get(resource, 0) + amount
+    usable = {
+        name: [
+            ledger.reason(i, members, owner) in (None, Reason.HELD_FOR_ANOTHER_GANG) for i in range(len(ledger.nodes))
+        ]
+        for name, (members, _) in wanted.items()
+    }
+    return could_pack(frees, usable, wanted)
+
+
+def _listed(names: Iterable[str]) -> dict[str, tuple[str, ...] | int | None]:
+    every = tuple(names)
+    return {
+        "objects": every[:MAX_OBJECTS],
+        "more_objects": len(every) - MAX_OBJECTS if len(every) > MAX_OBJECTS else None,
+    }

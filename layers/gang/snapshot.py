@@ -1,0 +1,287 @@
+"""What the gang gate decides on: a frozen picture of the nodes, the pods and the gangs.
+
+Rows are parsed once per version of an object (`node_row`, `pod_row`, `demand_of`), so that a pass only adds and
+compares integers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from contracts.kinds.capacity import CapacityRequest, CapacityState
+from contracts.kinds.pod_group import PodClass, PodGroup
+from contracts.kinds.workload import PodSet, PodSetAssignment, Workload
+from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, Taint, Toleration
+from contracts.names import ATTEMPT_LABEL, HELD_FOR_ANNOTATION, POD_SET_LABEL, REMOVING_ANNOTATION
+from contracts.quantities import BadQuantity, format_resources, parse_resources
+from contracts.requests import pod_requests
+from layers.gang.unsupported import unsupported_fields
+
+PODS = "pods"
+"""The resource name under which a node tells how many pods it takes."""
+UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
+DONE = "Succeeded"
+FAILED = "Failed"
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """A node. ``allocatable`` holds amounts, pod slots included; ``held_for`` is the uid of a PodGroup."""
+
+    name: str
+    ready: bool
+    cordoned: bool
+    removing: bool
+    held_for: str | None
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    allocatable: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class PodRow:
+    """A pod. ``node`` is empty until it is bound; ``amounts`` include its own slot, and are None when unreadable."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    phase: str
+    terminating: bool
+    gated: bool
+    job_uid: str
+    attempt: str
+    pod_set: str
+    scheduler: str
+    amounts: Mapping[str, int] | None
+    node_selector: Mapping[str, str]
+    affinity: NodeSelector | None
+    tolerations: tuple[Toleration, ...]
+    reason: str
+    message: str
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, and takes nothing of its node any more."""
+        return self.phase in (DONE, FAILED)
+
+    def on(self, node: str) -> PodRow:
+        """The same pod bound to ``node``."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return PodRow(**{**values, "node": node})
+
+
+@dataclass(frozen=True, eq=False)
+class MemberClass:
+    """What one member asks of a node. Two are equal when their ``key`` is."""
+
+    key: str
+    amounts: Mapping[str, int]
+    node_selector: Mapping[str, str]
+    affinity: NodeSelector | None
+    tolerations: tuple[Toleration, ...]
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MemberClass) and self.key == other.key
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """The amounts without the slot."""
+        return {r: n for r, n in self.amounts.items() if r != PODS}
+
+
+@dataclass(frozen=True)
+class PodSetDemand:
+    """``count`` members that run at once, until ``completions`` have succeeded."""
+
+    name: str
+    count: int
+    completions: int
+    members: MemberClass
+    wire: PodClass
+    """The class as the shortfall tells it, with any count."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """All that a gang asks for. ``unsupported`` lists what this scheduler cannot promise, as (pod set, field)."""
+
+    pod_sets: tuple[PodSetDemand, ...]
+    unsupported: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class BindFailure:
+    """The last try to bind a gang was refused. Not tried again before ``retry_at``."""
+
+    attempt: int
+    pods: tuple[str, ...]
+    detail: str
+    retry_at: datetime
+
+
+@dataclass(frozen=True)
+class Gang:
+    """A Workload with its PodGroup, if that exists, and the state of the purchase for it.
+
+    ``pods`` are all pods that its job controls, of every attempt. ``capacity`` and ``planned_nodes`` are those of the
+    CapacityRequest when it answers the same reservation, NONE and 0 otherwise. ``binding``: binds are in flight.
+    """
+
+    workload: Workload
+    demand: Demand
+    group: PodGroup | None = None
+    pods: tuple[PodRow, ...] = ()
+    capacity: CapacityState = CapacityState.NONE
+    planned_nodes: int = 0
+    binding: bool = False
+    bind_failure: BindFailure | None = None
+
+    @property
+    def order(self) -> tuple[int, datetime, str]:
+        """Higher priority first, then age, then uid."""
+        spec = self.workload.spec
+        return (-spec.priority, spec.created_at, self.workload.metadata.uid)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds."""
+
+    bind_deadline: float = 10.0
+    """A gang whose binds are refused for so long is rolled back: long enough for a restart of what refuses."""
+    members_grace: float = 2.0
+    """So long after the admission it is no news that not all members exist: the job's controller makes them."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The world of one pass. ``pods`` are all that are bound to a node and not over, members of gangs included.
+
+    ``orphans`` are PodGroups whose Workload is gone.
+    """
+
+    nodes: tuple[NodeRow, ...] = ()
+    pods: tuple[PodRow, ...] = ()
+    gangs: tuple[Gang, ...] = ()
+    orphans: tuple[PodGroup, ...] = ()
+    times: Times = field(default=Times())
+    max_overtakes: int = 32
+
+
+def node_row(node: Node, claimed_for: str | None = None) -> NodeRow:
+    """The row of a node; ``claimed_for``: the PodGroup that its NodeClaim holds it for.
+
+    A node that is being deleted counts as not ready. The taint of a cordon is left out: the cordon itself says more,
+    and the taint comes and goes a moment later.
+    """
+    annotations = node.metadata.annotations
+    ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+    try:
+        allocatable = parse_resources(node.status.allocatable)
+    except BadQuantity:  # nothing can be promised on it
+        allocatable = {}
+    return NodeRow(
+        name=node.metadata.name,
+        ready=ready and node.metadata.deletion_timestamp is None,
+        cordoned=node.spec.unschedulable,
+        removing=REMOVING_ANNOTATION in annotations,
+        held_for=annotations.get(HELD_FOR_ANNOTATION) or claimed_for,
+        labels=node.metadata.labels,
+        taints=tuple(t for t in node.spec.taints if t.key != UNSCHEDULABLE_TAINT),
+        allocatable=allocatable,
+    )
+
+
+def pod_row(pod: Pod) -> PodRow:
+    """The row of a pod."""
+    meta, spec = pod.metadata, pod.spec
+    try:
+        amounts: dict[str, int] | None = {**pod_requests(spec), PODS: 1}
+    except BadQuantity:
+        amounts = None
+    return PodRow(
+        namespace=meta.namespace or "",
+        name=meta.name,
+        uid=meta.uid,
+        node=spec.node_name,
+        phase=pod.status.phase,
+        terminating=meta.deletion_timestamp is not None,
+        gated=bool(spec.scheduling_gates),
+        job_uid=meta.controller.uid if meta.controller else "",
+        attempt=meta.labels.get(ATTEMPT_LABEL, ""),
+        pod_set=meta.labels.get(POD_SET_LABEL, ""),
+        scheduler=spec.scheduler_name,
+        amounts=amounts,
+        node_selector=spec.node_selector,
+        affinity=required_affinity(spec),
+        tolerations=spec.tolerations,
+        reason=pod.status.reason,
+        message=pod.status.message,
+    )
+
+
+def required_affinity(spec: PodSpec) -> NodeSelector | None:
+    """The nodes that the pod insists on, or None."""
+    return spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
+
+
+def demand_of(workload: Workload) -> Demand:
+    """What the gang asks for, with what its quota adds to the pods. Never raises: see `Demand.unsupported`."""
+    admission = workload.status.admission
+    assigned = {a.name: a for a in admission.pod_set_assignments} if admission else {}
+    pod_sets: list[PodSetDemand] = []
+    unsupported: list[tuple[str, str]] = []
+    for pod_set in workload.spec.pod_sets:
+        try:
+            template = msgspec.convert(pod_set.template, PodTemplate)
+            pod_sets.append(_pod_set_demand(pod_set, template.spec, assigned.get(pod_set.name)))
+            unsupported += [(pod_set.name, path) for path in unsupported_fields(template.spec)]
+        except (BadQuantity, msgspec.ValidationError) as error:
+            unsupported.append((pod_set.name, str(error)))
+    return Demand(tuple(pod_sets), tuple(unsupported))
+
+
+def _pod_set_demand(pod_set: PodSet, spec: PodSpec, assigned: PodSetAssignment | None) -> PodSetDemand:
+    count = assigned.count if assigned else pod_set.count
+    selector = {**spec.node_selector, **(assigned.node_selector if assigned else {})}
+    raw = pod_set.template.get("spec") or {}
+    raw_tolerations: list[dict[str, Any]] = list(raw.get("tolerations") or ())
+    raw_tolerations += [t for t in (assigned.tolerations if assigned else ()) if t not in raw_tolerations]
+    raw_affinity = ((raw.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    requests = {r: n for r, n in pod_requests(spec).items() if r != PODS}
+    members = MemberClass(
+        key=json.dumps([sorted(requests.items()), sorted(selector.items()), raw_affinity, raw_tolerations]),
+        amounts={**requests, PODS: 1},
+        node_selector=selector,
+        affinity=required_affinity(spec),
+        tolerations=tuple(msgspec.convert(raw_tolerations, list[Toleration])),
+    )
+    wire = PodClass(
+        pod_set=pod_set.name,
+        count=1,
+        requests=format_resources(requests),
+        node_selector=selector,
+        node_affinity=raw_affinity,
+        tolerations=tuple(raw_tolerations),
+    )
+    completions = pod_set.completions if pod_set.completions is not None else count
+    return PodSetDemand(pod_set.name, count, completions, members, wire)
+
+
+def capacity_of(request: CapacityRequest | None, workload: Workload) -> tuple[CapacityState, int]:
+    """The state of the purchase and its number of nodes, as far as it answers the present reservation."""
+    if request is None or request.status.reservation != workload.status.reservation:
+        return CapacityState.NONE, 0
+    return request.state, len(request.status.plan)

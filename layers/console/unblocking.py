@@ -1,0 +1,85 @@
+"""What would let a gang on, said from the numbers of one blocker."""
+
+from __future__ import annotations
+
+from contracts.quantities import describe
+from contracts.reasons import Reason
+from contracts.verdicts import Blocker
+
+
+def remedy(b: Blocker) -> str | None:
+    """One English clause without a full stop: the smallest change that removes this obstacle; None when waiting is all.
+
+    >>> remedy(Blocker(reason=Reason.POOL_LIMIT_REACHED, pool="gpus", limit=2, available=0, requested=1))
+    'raise limits.nodes of node pool gpus to 3'
+    """
+    resource = b.resource or "nodes"
+
+    def amount(n: int | None) -> str:
+        return describe(n or 0, resource)
+
+    named = ", ".join(b.objects) or "what it names"
+    match b.reason:
+        case Reason.QUOTA_EXCEEDED:
+            more = f", or raise its nominalQuota to {amount((b.limit or 0) + b.needed)}" if b.needed else ""
+            return f"wait until {amount(b.needed)} {resource} of queue {b.queue} are given back{more}"
+        case Reason.EXCEEDS_MAX_QUOTA:
+            return (
+                f"ask for at most {amount(b.limit)} {resource}, or raise the nominalQuota of queue {b.queue} "
+                f"to {amount(b.requested)}"
+            )
+        case Reason.BEHIND_HEAD:
+            return f"wait until {named} started or ended"
+        case Reason.QUEUE_NOT_FOUND:
+            return f"create {named}, or create the Job anew in a queue that exists"
+        case Reason.QUEUE_STOPPED:
+            return f"set stopPolicy of queue {b.queue} to None"
+        case Reason.NAMESPACE_NOT_ALLOWED:
+            return f"widen namespaceSelector of cluster queue {b.queue}, or use another queue"
+        case Reason.NO_MATCHING_FLAVOR:
+            return f"add {resource} to a flavor of queue {b.queue}, or leave it out of the Job"
+        case Reason.FLAVOR_TAINT_NOT_TOLERATED:
+            return f"tolerate {named} in the Job's pods"
+        case Reason.DEACTIVATED:
+            return "set spec.active of the Workload to true"
+        case Reason.INSUFFICIENT_NODES:
+            return (
+                f"{amount(b.needed)} more {resource} on nodes that it may use: "
+                "other work that ends, a new node, or a node pool that may grow"
+            )
+        case Reason.FRAGMENTED:
+            return f"free {resource} on fewer nodes, or let members ask for less each"
+        case Reason.POD_SLOTS_EXHAUSTED:
+            return f"{b.needed or (b.requested or 0) - (b.available or 0)} more pod slots on nodes that it may use"
+        case Reason.HELD_FOR_ANOTHER_GANG:
+            return f"wait until {named} started or gave back what it holds"
+        case Reason.NODES_NOT_READY:
+            return f"make ready or uncordon {named}" if b.objects else "make nodes ready or uncordon them"
+        case Reason.NODE_SELECTOR_UNMATCHED:
+            return "label nodes as the Job's nodeSelector says, or change it"
+        case Reason.AFFINITY_UNSATISFIABLE:
+            return "label nodes as the Job's node affinity says, or change it"
+        case Reason.TAINTS_NOT_TOLERATED:
+            return f"tolerate the taint in the Job's pods, or remove it from {named}"
+        case Reason.UNSUPPORTED_FEATURE:
+            return f"leave out of the Job's pods: {b.detail or named}"
+        case Reason.NO_MATCHING_POOL:
+            return "create a node pool whose nodes this gang may use"
+        case Reason.UNKNOWN_LABEL:
+            return f"give a node pool the label {named}, or leave it out of the Job"
+        case Reason.REQUIREMENTS_CONFLICT:
+            return "change the Job's node selector or the node pool's requirements so that both can hold"
+        case Reason.TOO_BIG_FOR_ANY_INSTANCE_TYPE:
+            return f"ask for at most {amount(b.available)} {resource} a member, or offer a larger instance type"
+        case Reason.POOL_LIMIT_REACHED:
+            used = (b.limit or 0) - (b.available or 0) if b.available is not None else b.limit or 0
+            return f"raise limits.{resource} of node pool {b.pool} to {amount(used + (b.requested or 0))}"
+        case Reason.CLASS_NOT_READY:
+            return f"create or repair {named}"
+        case Reason.OUT_OF_STOCK:
+            again = f" (asked again at {b.retry_at:%H:%M:%S} UTC)" if b.retry_at else ""
+            return f"wait for stock{again}, or allow another offering"
+        case Reason.INVALID_WORKLOAD:
+            return f"mend the Job: {b.detail or named}"
+        case _:
+            return None

@@ -1,0 +1,68 @@
+# Everything starts from a fresh clone on a machine with Python 3.11 or newer and make; uv makes it faster if it is there.
+#
+#   make demo      the story in the terminal, on a real control plane (a few minutes the first time, a minute after that)
+#   make test      everything that must be green: check, unit, e2e
+#
+#   make check     lint, format, types, import contracts
+#   make unit      the tests that need no control plane
+#   make e2e       the stories on a real local control plane
+#   make programs  get the control plane's programs (cached in ~/.cache/trigate)
+#   make clean     remove the environment and every tool's cache in this folder
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+# The newest supported Python that really runs: a version manager's shim may be on PATH and lead nowhere.
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
+	"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& { echo "$$python"; break; }; done)
+UV ?= $(shell command -v uv 2>/dev/null)
+
+.PHONY: help demo test check unit e2e programs clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: programs
+	$(BIN)/trigate demo
+
+test: check unit e2e
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(READY)
+	$(BIN)/pytest -q -n $(WORKERS)
+
+e2e: programs
+	$(BIN)/pytest -q e2e
+
+programs: $(READY)
+	@$(BIN)/python -m deploy.local.programs > $(VENV)/programs.txt || { cat $(VENV)/programs.txt; exit 1; }
+
+clean:
+	rm -rf $(VENV) .trigate .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Every dependency is pinned by hash. The project itself comes last and brings none of its own.
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)$(UV)" || { echo "Python 3.11, 3.12 or 3.13 is needed, and none is on PATH" >&2; exit 1; }
+ifneq ($(UV),)
+	test -x $(BIN)/python || $(UV) venv --quiet --python "$(or $(PYTHON),3.13)" $(VENV)
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
+else
+	test -x $(BIN)/pip || "$(PYTHON)" -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+endif
+	touch $(READY)

@@ -1,0 +1,156 @@
+"""What a ClusterQueue and a LocalQueue say of themselves: how many wait, how far they are, and what is charged."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+
+from contracts.conditions import find, is_true, set_condition
+from contracts.kinds import ClusterQueue, LocalQueue, Workload
+from contracts.kinds.queues import FlavorUsage, QueueStatus, ResourceUsage, StopPolicy
+from contracts.kinds.workload import FINISHED, WorkloadState
+from contracts.quantities import format_quantity, parse
+from layers.queue.obstacles import queues_of
+from layers.queue.quota import usage_of
+from layers.queue.snapshot import Snapshot
+
+ACTIVE = "Active"
+OVER_QUOTA = "OverQuota"
+
+Usage = dict[tuple[str, str], int]
+
+
+class _Tally:
+    """Counts and amounts of one queue."""
+
+    def __init__(self) -> None:
+        self.states: Counter[WorkloadState] = Counter()
+        self.charged: Usage = defaultdict(int)
+        self.reserved: Usage = defaultdict(int)
+
+    def add(self, workload: Workload) -> None:
+        admission = workload.status.admission
+        if workload.charge_cause and admission:
+            for flavor, resource, amount in usage_of(admission):
+                self.charged[flavor, resource] += amount
+        if is_true(workload.status.conditions, FINISHED):
+            return
+        state = workload.state
+        if state is WorkloadState.ENDING and workload.metadata.deletion_timestamp and not workload.charge_cause:
+            return
+        # An attempt that ends counts as charged as long as its charge stands, and as pending afterwards.
+        if state is WorkloadState.ENDING:
+            state = WorkloadState.CHARGED if workload.charge_cause else WorkloadState.PENDING
+        self.states[state] += 1
+        if state is WorkloadState.RESERVED and admission:
+            for flavor, resource, amount in usage_of(admission):
+                self.reserved[flavor, resource] += amount
+
+
+def cluster_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[ClusterQueue, ClusterQueue]]:
+    """(new, old) of every ClusterQueue whose status is to change."""
+    tallies: dict[str, _Tally] = defaultdict(_Tally)
+    for workload in world.workloads.values():
+        admission = workload.status.admission
+        _, queue = queues_of(workload, world)
+        name = admission.cluster_queue if admission else queue.key if queue else None
+        if name is not None:
+            tallies[name].add(workload)
+    changed = []
+    for key in sorted(world.cluster_queues):
+        old = world.cluster_queues[key]
+        tally = tallies[key]
+        nominal = {
+            (f.name, r.name): parse(r.nominal_quota, r.name)
+            for g in old.spec.resource_groups
+            for f in g.flavors
+            for r in f.resources
+        }
+        status = _status(old.status, tally, nominal, *_cluster_queue_activity(old, world), now, old.metadata.generation)
+        over = [f"{r} of flavor {f}" for (f, r), n in sorted(tally.charged.items()) if n > nominal.get((f, r), 0)]
+        if over or find(status.conditions, OVER_QUOTA):
+            said = f"more is charged than the quota has: {', '.join(over)}" if over else ""
+            reason = "QuotaLowered" if over else "WithinQuota"
+            status = status.but(
+                conditions=set_condition(
+                    status.conditions, OVER_QUOTA, bool(over), reason, said, now, old.metadata.generation
+                )
+            )
+        if status != old.status:
+            changed.append((old.but(status=status), old))
+    return changed
+
+
+def local_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[LocalQueue, LocalQueue]]:
+    """(new, old) of every LocalQueue whose status is to change."""
+    tallies: dict[str, _Tally] = defaultdict(_Tally)
+    for workload in world.workloads.values():
+        tallies[f"{workload.metadata.namespace}/{workload.spec.queue_name}"].add(workload)
+    changed = []
+    for key in sorted(world.local_queues):
+        old = world.local_queues[key]
+        status = _status(old.status, tallies[key], {}, *_local_queue_activity(old, world), now, old.metadata.generation)
+        if status != old.status:
+            changed.append((old.but(status=status), old))
+    return changed
+
+
+def _status(
+    old: QueueStatus,
+    tally: _Tally,
+    nominal: Usage,
+    active: bool,
+    reason: str,
+    message: str,
+    now: datetime,
+    generation: int,
+) -> QueueStatus:
+    return QueueStatus(
+        conditions=set_condition(old.conditions, ACTIVE, active, reason, message, now, generation),
+        pending_workloads=tally.states[WorkloadState.PENDING],
+        reserving_workloads=tally.states[WorkloadState.RESERVED],
+        charged_workloads=tally.states[WorkloadState.CHARGED],
+        admitted_workloads=tally.states[WorkloadState.ADMITTED],
+        flavors_usage=tuple(_usage(nominal, tally.charged, tally.reserved)),
+    )
+
+
+def _usage(nominal: Usage, charged: Usage, reserved: Usage) -> Iterable[FlavorUsage]:
+    by_flavor: dict[str, list[str]] = {}
+    for flavor, resource in dict.fromkeys((*nominal, *sorted(charged), *sorted(reserved))):
+        by_flavor.setdefault(flavor, []).append(resource)
+    for flavor, resources in by_flavor.items():
+        yield FlavorUsage(
+            name=flavor,
+            resources=tuple(
+                ResourceUsage(
+                    name=r,
+                    nominal=format_quantity(nominal.get((flavor, r), 0), r),
+                    charged=format_quantity(charged.get((flavor, r), 0), r),
+                    reserved=format_quantity(reserved.get((flavor, r), 0), r),
+                )
+                for r in resources
+            ),
+        )
+
+
+def _cluster_queue_activity(queue: ClusterQueue, world: Snapshot) -> tuple[bool, str, str]:
+    names = [f.name for g in queue.spec.resource_groups for f in g.flavors]
+    missing = sorted({n for n in names if n not in world.flavors})
+    if queue.spec.stop_policy is not StopPolicy.NONE:
+        return False, "Stopped", f"stopPolicy is {queue.spec.stop_policy.value}"
+    if missing:
+        return False, "FlavorNotFound", f"there is no ResourceFlavor {', '.join(missing)}"
+    return True, "Ready", "takes workloads"
+
+
+def _local_queue_activity(queue: LocalQueue, world: Snapshot) -> tuple[bool, str, str]:
+    if queue.spec.stop_policy is not StopPolicy.NONE:
+        return False, "Stopped", f"stopPolicy is {queue.spec.stop_policy.value}"
+    behind = world.cluster_queues.get(queue.spec.cluster_queue)
+    if behind is None:
+        return False, "ClusterQueueNotFound", f"there is no ClusterQueue {queue.spec.cluster_queue}"
+    if not _cluster_queue_activity(behind, world)[0]:
+        return False, "ClusterQueueInactive", f"ClusterQueue {behind.key} takes no workloads"
+    return True, "Ready", "takes workloads"

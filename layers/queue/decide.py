@@ -1,0 +1,509 @@
+"""One pass of the queue gate: what it writes next, for every Workload, in the order in which they are served.
+
+The core of each transition is that of the checked protocol. Three rules carry it: a reservation is soft and takes
+nothing from others; quota is charged in one place, for a placement or for a plan that answers this very reservation;
+and a charge ends only when the attempt has left nothing behind. Quota that a pass frees counts from the next pass on,
+when the write has landed; what it charges counts at once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from contracts.base import ObjectMeta, OwnerReference
+from contracts.conditions import find, is_true
+from contracts.kinds import CapacityRequest, PodGroup, Workload
+from contracts.kinds.capacity import CapacityState
+from contracts.kinds.pod_group import PodGroupState
+from contracts.kinds.workload import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    QUOTA_CHARGED,
+    Admission,
+    ChargeCause,
+    PodSetAssignment,
+    WorkloadSpec,
+    WorkloadState,
+)
+from contracts.names import WORKLOAD_FINALIZER, workload_name
+from contracts.reasons import EvictionReason, Passed, Reason
+from contracts.verdicts import MAX_OBJECTS, Blocker
+from layers.queue import attempts
+from layers.queue.obstacles import is_draining, queues_of, readable_demands, standing_obstacles
+from layers.queue.order import Waiting, could_run, in_turn
+from layers.queue.quota import Assigned, Charges, assign, exceeds_maximum, stands
+from layers.queue.snapshot import (
+    Decision,
+    DeleteWorkload,
+    JobView,
+    MakeWorkload,
+    PutWorkload,
+    ReadPurchase,
+    RemoveFinalizer,
+    RewriteSpec,
+    Snapshot,
+    StartJob,
+    Step,
+    SuspendJob,
+)
+from layers.queue.verdicts import (
+    REFRESH,
+    SETTLING,
+    blockers_behind,
+    has_settled,
+    only_numbers_differ,
+    verdict_of,
+    with_verdict,
+)
+
+_HELD_BACK = (WorkloadState.PENDING, WorkloadState.RESERVED)
+
+
+def decide(world: Snapshot, now: datetime) -> Decision:
+    """The writes that ``world`` asks for at ``now``, and when it will ask for others without having changed."""
+    one = _Pass(world, now)
+    one.run()
+    return Decision((*one.charging, *one.counting(), *one.steps), one.wake_at)
+
+
+class _Pass:
+    """The state of one pass: what is charged so far, who waits, what is to be written."""
+
+    def __init__(self, world: Snapshot, now: datetime) -> None:
+        self.world, self.now = world, now
+        self.charges = Charges()
+        self.waiting: dict[str, Waiting] = {}
+        self.charging: list[PutWorkload] = []
+        self.puts: dict[str, PutWorkload] = {}
+        self.steps: list[Step] = []
+        self.wake_at: datetime | None = None
+        self.refresh = max(REFRESH, timedelta(milliseconds=20) * len(world.workloads))
+
+    def run(self) -> None:
+        known = {w.key for w in self.world.workloads.values()}
+        for workload in self.world.workloads.values():
+            if workload.charge_cause and workload.status.admission:
+                self.charges.add(workload.status.admission)
+        for job in sorted(self.world.jobs.values(), key=lambda j: (j.asked.created_at, j.uid)):
+            if _key_of(job) not in known and _key_of(job) not in self.world.set_aside:
+                self._new(job)
+        for workload in in_turn(self.world.workloads.values()):
+            self._one(workload)
+
+    def counting(self) -> list[PutWorkload]:
+        """The status writes that take no quota."""
+        return list(self.puts.values())
+
+    # ---- the two ends of a Workload ---------------------------------------------------------------------------------
+
+    def _new(self, job: JobView) -> None:
+        if job.deleted or job.finished:
+            return
+        if not job.suspended:
+            self.steps.append(SuspendJob(job, _key_of(job)))
+        self.steps.append(MakeWorkload(_workload_of(job)))
+
+    def _one(self, workload: Workload) -> None:
+        if workload.key in self.world.set_aside or workload.spec.job.kind not in self.world.kinds:
+            return
+        job = self.world.jobs.get(f"{workload.metadata.namespace}/{workload.spec.job.name}")
+        if job is not None and job.uid != workload.spec.job.uid:
+            job = None
+        if workload.metadata.deletion_timestamp:
+            if WORKLOAD_FINALIZER in workload.metadata.finalizers and self._has_left_nothing(workload, job):
+                self.steps.append(RemoveFinalizer(workload))
+        elif is_true(workload.status.conditions, FINISHED):
+            self._is_over(workload, job)
+        elif job is None or job.deleted:
+            self.steps.append(DeleteWorkload(workload))
+        elif job.finished:
+            self._finish(workload, job, job.finished)
+        elif is_true(workload.status.conditions, EVICTED):
+            if self._has_left_nothing(workload, job):
+                self._retry(workload, job)
+        else:
+            self._live(workload, job)
+
+    def _finish(self, workload: Workload, job: JobView, outcome: str) -> None:
+        """Finished, and uncharged in the same write when the purchase was read already and is over."""
+        group, _ = self._behind(workload)
+        done = attempts.finished(attempts.begun(workload, self.now), outcome, group, self.now)
+        if workload.state is WorkloadState.ADMITTED:
+            over = self._purchase_is_over(workload)
+            if over is None:
+                return
+            if over and not self.world.unfinished_pods.get(workload.key, 0):
+                done = attempts.freed(done, self.now)
+        self._put(with_verdict(done, verdict_of(done, (), Passed.FINISHED, self.now), self.now), workload)
+
+    def _is_over(self, workload: Workload, job: JobView | None) -> None:
+        if workload.charge_cause:
+            if self._has_left_nothing(workload, job):
+                self._put(attempts.freed(workload, self.now), workload)
+        elif WORKLOAD_FINALIZER in workload.metadata.finalizers:
+            self.steps.append(RemoveFinalizer(workload))
+
+    def _has_left_nothing(self, workload: Workload, job: JobView | None) -> bool:
+        """Whether an ending attempt is over: job held, no pod, no purchase. Asks for what is lacking."""
+        if job is not None and not job.suspended and not job.finished and not job.deleted:
+            self.steps.append(SuspendJob(job, workload.key))
+            return False
+        if self.world.unfinished_pods.get(workload.key, 0):
+            return False
+        return self._purchase_is_over(workload) is True
+
+    def _purchase_is_over(self, workload: Workload) -> bool | None:
+        """By a consistent read; None: it is asked for."""
+        request = self.world.capacity_requests.get(workload.key)
+        if request is not None and request.in_flight:
+            return False
+        in_flight = self.world.purchases.get((workload.metadata.uid, workload.status.attempt))
+        if in_flight is None:
+            self.steps.append(ReadPurchase(workload))
+            return None
+        return not in_flight
+
+    def _retry(self, old: Workload, job: JobView) -> None:
+        workload = attempts.retried(old, self.now)
+        # Its own charge stands until this write has landed: quota is asked again then.
+        obstacles = standing_obstacles(workload, job, self.world)
+        obstacles.append(Blocker(reason=Reason.BACKOFF, retry_at=workload.status.retry_at))
+        verdict = verdict_of(workload, obstacles, Passed.QUOTA_RESERVED, self.now)
+        self._put(with_verdict(workload, verdict, self.now), old)
+
+    # ---- a live attempt ---------------------------------------------------------------------------------------------
+
+    def _live(self, old: Workload, job: JobView) -> None:
+        workload = attempts.begun(old, self.now)
+        state = workload.state
+        if not job.suspended and (state is not WorkloadState.ADMITTED or job.attempt != workload.status.attempt):
+            self.steps.append(SuspendJob(job, workload.key))
+        asked, said = job.asked, workload.spec
+        same = (asked.template_hash, asked.queue_name) == (said.template_hash, said.queue_name)
+        wanted = _spec_of(job, workload)
+        # What a reservation or a charge was given for is rewritten when it is lost; priority and clocks at any time.
+        if wanted != said and (same or state is WorkloadState.PENDING):
+            self.steps.append(RewriteSpec(old.but(spec=wanted), old))
+            self._keep_in_line(workload)
+            return
+        match state:
+            case WorkloadState.PENDING:
+                self._pending(workload, old, job)
+            case WorkloadState.RESERVED:
+                self._reserved(workload, old, job, same)
+            case WorkloadState.CHARGED:
+                self._charged(workload, old, job, same)
+            case _:
+                self._admitted(workload, old, job, same)
+
+    def _pending(self, workload: Workload, old: Workload, job: JobView) -> None:
+        obstacles, assigned = self._obstacles(workload, job)
+        if not obstacles and assigned.admission:
+            group, request = self._behind(workload)
+            workload = attempts.reserved(workload, assigned.admission, self.now)
+            if workload.size == 0:
+                self._admit(attempts.charged(workload, ChargeCause.PLACED, self.now), old)
+                return
+            self._stand_in_line(workload, obstacles)
+            self._say(workload, old, blockers_behind(workload, group, request), Passed.QUOTA_RESERVED)
+        else:
+            self._stand_in_line(workload, obstacles)
+            self._say(workload, old, obstacles, Passed.QUOTA_RESERVED)
+
+    def _reserved(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
+        obstacles = standing_obstacles(workload, job, self.world)
+        if obstacles or not same:
+            why, said = (
+                ("TemplateChanged", "the job has changed") if not same else ("NotAdmissible", "the queue says no")
+            )
+            self._lose(workload, old, job, why, said)
+            return
+        _, queue = queues_of(workload, self.world)
+        demands, _ = readable_demands(workload)
+        standing = workload.status.admission
+        assert queue is not None  # no obstacle: it exists
+        fits = bool(standing) and stands(standing, demands, queue, self.world.flavors, self.charges)  # type: ignore[arg-type]  # bool() of None
+        assigned = assign(demands, queue, self.world.flavors, self.charges)
+        group, request = self._behind(workload)
+        cause = _cause(workload, group, request)
+        line = self._line(workload, queue.spec.max_overtakes)
+        forbidding = line.forbidding(workload)
+        if cause and (not fits or forbidding):
+            self._lose(workload, old, job, "ComesSecond", "others were charged first")
+        elif cause:
+            counted = line.to_count(workload)
+            if counted:  # first, and alone: a crash in between may count one too many, never one too few
+                for key in counted:
+                    self._count(key, workload, line)
+                self._stand_in_line(workload, ())
+            elif cause is ChargeCause.PLACED:
+                self._admit(attempts.charged(workload, cause, self.now), old)
+            else:
+                self._charge(attempts.charged(workload, cause, self.now), old)
+        elif not fits and assigned.admission:  # another flavor has room, or its flavor has been edited
+            again = attempts.lost(workload, "FlavorChanged", "another flavor serves the gang now", self.now)
+            again = attempts.reserved(again, assigned.admission, self.now)
+            self._stand_in_line(again, ())
+            self._say(again, old, blockers_behind(again, group, request), Passed.QUOTA_RESERVED)
+        else:
+            self._stand_in_line(workload, assigned.blockers)
+            own = () if fits else assigned.blockers
+            blockers = (*own, *_behind_head(queue.key, forbidding), *blockers_behind(workload, group, request))
+            self._say(workload, old, blockers, Passed.QUOTA_RESERVED)
+
+    def _charged(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
+        group, request = self._behind(workload)
+        placed = _answers(group, workload) and group is not None and group.state is PodGroupState.PLACED
+        bought = (
+            request.state if request is not None and request.status.reservation == workload.status.reservation else None
+        )
+        cause = self._ended_by_people(workload, job, same)
+        waited_until = self._deadline(workload, QUOTA_CHARGED, workload.spec.capacity_timeout_seconds)
+        if cause:
+            self._evict(workload, old, *cause)
+        elif placed:
+            self._admit(workload, old)
+        elif bought in (CapacityState.REFUSED, CapacityState.FAILED):
+            said = (
+                "the missing nodes could not be bought" if bought is CapacityState.FAILED else "no nodes can be bought"
+            )
+            self._evict(workload, old, EvictionReason.CAPACITY_FAILED, said)
+        elif self.now >= waited_until:
+            said = f"no placement within {workload.spec.capacity_timeout_seconds} s"
+            self._evict(workload, old, EvictionReason.CAPACITY_TIMEOUT, said)
+        else:
+            self._wake(waited_until)
+            short = group is not None and _answers(group, workload) and bool(group.status.shortfall)
+            if bought is CapacityState.PLANNED and workload.charge_cause is ChargeCause.PLACED and short:
+                self._charge(attempts.charged(workload, ChargeCause.PLANNED, self.now), old)
+            else:
+                self._say(workload, old, blockers_behind(workload, group, request), Passed.QUOTA_CHARGED)
+
+    def _admitted(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
+        group, _ = self._behind(workload)
+        answer = group.state if group is not None and _answers(group, workload) else None
+        cause = self._ended_by_people(workload, job, same)
+        if cause:
+            self._evict(workload, old, *cause)
+            return
+        if answer is PodGroupState.ROLLED_BACK:
+            self._evict(workload, old, EvictionReason.ROLLED_BACK, "the gang could not be bound whole")
+            return
+        if answer is not PodGroupState.BOUND and workload.size:
+            late = self._deadline(workload, ADMITTED, workload.spec.start_timeout_seconds)
+            if self.now >= late:
+                said = f"not all members were bound within {workload.spec.start_timeout_seconds} s"
+                self._evict(workload, old, EvictionReason.START_TIMEOUT, said)
+                return
+            self._wake(late)
+        if job.suspended and not self.world.unfinished_pods.get(workload.key, 0) and (job.never_started or job.settled):
+            self.steps.append(StartJob(job, workload))
+        found = blockers_behind(workload, group, None)
+        if found and not has_settled(group, self.now):
+            assert group is not None
+            assert group.status.verdict is not None
+            self._wake(group.status.verdict.since + SETTLING)
+            return
+        self._say(workload, old, found, Passed.ADMITTED)
+
+    # ---- what stands in the way -------------------------------------------------------------------------------------
+
+    def _obstacles(self, workload: Workload, job: JobView) -> tuple[list[Blocker], Assigned]:
+        """All of the gate's own obstacles, and the assignment if there is none."""
+        obstacles = standing_obstacles(workload, job, self.world)
+        demands, unreadable = readable_demands(workload)
+        obstacles += [b for b in unreadable if b not in obstacles]
+        _, queue = queues_of(workload, self.world)
+        assigned = Assigned(None)
+        if queue is not None and not unreadable:
+            if workload.size == 0:
+                assigned = Assigned(_nothing(workload, queue.key))
+            else:
+                assigned = assign(demands, queue, self.world.flavors, self.charges)
+                forbidding = self._line(workload, queue.spec.max_overtakes).forbidding(workload)
+                obstacles += [*assigned.blockers, *_behind_head(queue.key, forbidding)]
+        retry_at = workload.status.retry_at
+        if retry_at and self.now < retry_at:
+            obstacles.append(Blocker(reason=Reason.BACKOFF, retry_at=retry_at))
+            self._wake(retry_at)
+        return obstacles, assigned
+
+    def _ended_by_people(self, workload: Workload, job: JobView, same: bool) -> tuple[EvictionReason, str] | None:
+        if not workload.spec.active:
+            return EvictionReason.DEACTIVATED, "spec.active of the Workload is false"
+        if is_draining(workload, self.world):
+            return EvictionReason.QUEUE_STOPPED, "the queue is drained"
+        if not same or job.problems:
+            return EvictionReason.TEMPLATE_CHANGED, job.problems[0] if same else "the job is not what was charged"
+        return None
+
+    # ---- who is in line ---------------------------------------------------------------------------------------------
+
+    def _line(self, workload: Workload, max_overtakes: int) -> Waiting:
+        _, queue = queues_of(workload, self.world)
+        assert queue is not None  # asked only of Workloads that have one
+        return self.waiting.setdefault(queue.key, Waiting(max_overtakes))
+
+    def _stand_in_line(self, workload: Workload, obstacles: tuple[Blocker, ...] | list[Blocker]) -> None:
+        """Let those behind know of this one, if it could run when others end."""
+        _, queue = queues_of(workload, self.world)
+        passing = (Reason.QUOTA_EXCEEDED, Reason.BEHIND_HEAD, Reason.BACKOFF)
+        if queue is None or any(b.reason not in passing for b in obstacles):
+            return
+        group, request = self._behind(workload)
+        if could_run(workload, group, request):
+            self._line(workload, queue.spec.max_overtakes).add(workload)
+
+    def _keep_in_line(self, workload: Workload) -> None:
+        """The place of a Workload on which nothing is decided in this pass."""
+        if workload.state in _HELD_BACK:
+            _, queue = queues_of(workload, self.world)
+            demands, unreadable = readable_demands(workload)
+            if queue and not unreadable and not exceeds_maximum(demands, queue, self.world.flavors):
+                self._stand_in_line(workload, ())
+
+    def _count(self, key: str, younger: Workload, line: Waiting) -> None:
+        """Write on the older gang that the younger one goes first."""
+        head = self.world.workloads[key]
+        put = self.puts.get(key)
+        status = (put.new if put else head).status
+        passed_by = (*status.overtaken_by, younger.metadata.uid)
+        self._put((put.new if put else head).but(status=status.but(overtaken_by=passed_by)), head)
+        line.counted(head.metadata.uid, younger.metadata.uid)
+
+    # ---- writes -----------------------------------------------------------------------------------------------------
+
+    def _charge(self, workload: Workload, old: Workload) -> None:
+        if not old.charge_cause and workload.status.admission:
+            self.charges.add(workload.status.admission)
+        group, request = self._behind(workload)
+        blockers = blockers_behind(workload, group, request)
+        verdict = verdict_of(workload, blockers, Passed.QUOTA_CHARGED, self.now)
+        self.charging.append(PutWorkload(with_verdict(workload, verdict, self.now), old, charges=True))
+
+    def _admit(self, workload: Workload, old: Workload) -> None:
+        if not old.charge_cause and workload.status.admission:
+            self.charges.add(workload.status.admission)
+        workload = attempts.admitted(workload, self.now)
+        verdict = verdict_of(workload, (), Passed.ADMITTED, self.now)
+        self.charging.append(PutWorkload(with_verdict(workload, verdict, self.now), old, charges=True))
+
+    def _lose(self, workload: Workload, old: Workload, job: JobView, why: str, said: str) -> None:
+        again = attempts.lost(workload, why, said, self.now)
+        obstacles, _ = self._obstacles(again, job)
+        self._stand_in_line(again, obstacles)
+        if not obstacles:  # it will be reserved again, or rewritten, in the next pass
+            self._put(again, old)
+        else:
+            self._say(again, old, obstacles, Passed.QUOTA_RESERVED)
+
+    def _evict(self, workload: Workload, old: Workload, reason: EvictionReason, said: str) -> None:
+        group, request = self._behind(workload)
+        blockers = blockers_behind(workload, group, request)
+        if blockers:
+            way = Passed.ADMITTED if workload.state is WorkloadState.ADMITTED else Passed.QUOTA_CHARGED
+            workload = with_verdict(workload, verdict_of(workload, blockers, way, self.now), self.now)
+        self._put(attempts.evicted(workload, reason, said, group, self.now), old)
+
+    def _say(
+        self, workload: Workload, old: Workload, blockers: tuple[Blocker, ...] | list[Blocker], way: Passed
+    ) -> None:
+        """Put the verdict on the Workload; if nothing but numbers would change, not too often."""
+        verdict = verdict_of(workload, blockers, way, self.now)
+        before = old.status.verdict
+        if workload.status == old.status:
+            if verdict == before:
+                return
+            if only_numbers_differ(verdict, before):
+                due = (
+                    self.world.written.get(old.metadata.uid, datetime.min.replace(tzinfo=self.now.tzinfo))
+                    + self.refresh
+                )
+                if self.now < due:
+                    self._wake(due)
+                    return
+        self._put(with_verdict(workload, verdict, self.now), old)
+
+    def _put(self, new: Workload, old: Workload) -> None:
+        if new.status != old.status:
+            self.puts[old.key] = PutWorkload(new, old)
+
+    def _wake(self, at: datetime) -> None:
+        if self.wake_at is None or at < self.wake_at:
+            self.wake_at = at
+
+    def _deadline(self, workload: Workload, since: str, seconds: int) -> datetime:
+        condition = find(workload.status.conditions, since)
+        assert condition is not None  # the state that asks rests on this condition
+        return condition.last_transition_time + timedelta(seconds=seconds)
+
+    def _behind(self, workload: Workload) -> tuple[PodGroup | None, CapacityRequest | None]:
+        """The Workload's PodGroup and CapacityRequest, unless they belong to a namesake that is gone."""
+        group = self.world.pod_groups.get(workload.key)
+        if group is not None and not _owned_by(group.metadata, workload.metadata.uid):
+            group = None
+        request = self.world.capacity_requests.get(workload.key)
+        if request is not None and group is not None and not _owned_by(request.metadata, group.metadata.uid):
+            request = None
+        return group, request
+
+
+def _answers(group: PodGroup | None, workload: Workload) -> bool:
+    return group is not None and group.status.reservation == workload.status.reservation
+
+
+def _cause(workload: Workload, group: PodGroup | None, request: CapacityRequest | None) -> ChargeCause | None:
+    """What the reservation may be charged for now."""
+    if group is not None and _answers(group, workload) and group.state is PodGroupState.PLACED:
+        return ChargeCause.PLACED
+    if request is not None and request.status.reservation == workload.status.reservation:
+        return ChargeCause.PLANNED if request.state is CapacityState.PLANNED else None
+    return None
+
+
+def _behind_head(queue: str, keys: list[str]) -> list[Blocker]:
+    if not keys:
+        return []
+    names = tuple(sorted(keys))
+    more = len(names) - MAX_OBJECTS
+    return [
+        Blocker(
+            reason=Reason.BEHIND_HEAD, queue=queue, objects=names[:MAX_OBJECTS], more_objects=more if more > 0 else None
+        )
+    ]
+
+
+def _nothing(workload: Workload, queue: str) -> Admission:
+    assignments = tuple(PodSetAssignment(name=p.name, count=0) for p in workload.spec.pod_sets)
+    return Admission(cluster_queue=queue, pod_set_assignments=assignments)
+
+
+def _owned_by(meta: ObjectMeta, uid: str) -> bool:
+    return not meta.owner_references or any(o.uid == uid for o in meta.owner_references)
+
+
+def _spec_of(job: JobView, workload: Workload) -> WorkloadSpec:
+    """What the Workload's spec is to be: the job's words, but for what is set on the Workload alone."""
+    same = workload.spec.template_hash == job.asked.template_hash
+    pod_sets = workload.spec.pod_sets if same else job.asked.pod_sets
+    return job.asked.but(active=workload.spec.active, created_at=workload.spec.created_at, pod_sets=pod_sets)
+
+
+def _key_of(job: JobView) -> str:
+    return f"{job.namespace}/{workload_name(job.asked.job.kind, job.asked.job.name, job.uid)}"
+
+
+def _workload_of(job: JobView) -> Workload:
+    asked = job.asked.job
+    owner = OwnerReference(
+        api_version=asked.api_version, kind=asked.kind, name=asked.name, uid=asked.uid, controller=True,
+        block_owner_deletion=True,
+    )  # fmt: skip
+    meta = ObjectMeta(
+        name=workload_name(asked.kind, asked.name, job.uid),
+        namespace=job.namespace,
+        finalizers=(WORKLOAD_FINALIZER,),
+        owner_references=(owner,),
+    )
+    return Workload(metadata=meta, spec=job.asked)

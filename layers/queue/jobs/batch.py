@@ -1,0 +1,286 @@
+"""batch/v1 Job: one pod set ``main``.
+
+A started Job's template carries what the queue gate added: three labels, the trace, the flavor's node selector and
+tolerations. All of it is taken off again before the template is looked at, so that an evicted Job asks for what its
+author wrote and its hash does not move. What was added is listed in an annotation of the Job. To forge it gains
+nothing: what it hides from the Workload is hidden from the pods too, for the start writes the Workload's template.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import field
+
+from contracts.durations import BadDuration, seconds
+from contracts.kinds import Workload
+from contracts.kinds.workload import JobReference, PodSet, WorkloadSpec
+from contracts.mirrors import JobStatus, Keyed, Mirror
+from contracts.names import (
+    ATTEMPT_LABEL,
+    CAPACITY_TIMEOUT_ANNOTATION,
+    POD_SET_LABEL,
+    PRIORITY_CLASS_LABEL,
+    QUEUE_LABEL,
+    SCHEDULER_NAME,
+    START_TIMEOUT_ANNOTATION,
+    TRACEPARENT_ANNOTATION,
+    WORKLOAD_LABEL,
+)
+from contracts.quantities import BadQuantity
+from layers.queue.quota import demands_of
+from layers.queue.snapshot import JobView
+
+Json: TypeAlias = dict[str, Any]
+
+POD_SET = "main"
+ADDED_ANNOTATION = "trigate.dev/added-scheduling"
+"""On a started Job: the node selector and tolerations in its template that are the flavor's, not the author's."""
+OWN_CONTROLLER = "kubernetes.io/job-controller"
+LONGEST_TIMEOUT = 30 * 24 * 3600
+_OWN_LABELS = (WORKLOAD_LABEL, POD_SET_LABEL, ATTEMPT_LABEL)
+_NOT_YET = (
+    "trigate.dev/min-count",
+    "trigate.dev/gang",
+    "trigate.dev/group",
+    "trigate.dev/group-jobs",
+    "trigate.dev/topology-required",
+    "trigate.dev/topology-preferred",
+    "trigate.dev/queue-timeout",
+    "trigate.dev/max-run-time",
+)
+"""Asked for by a label or an annotation, it must be refused rather than left out."""
+
+
+class BatchJobSpec(Mirror, frozen=True):
+    """A Job's spec; the template stays as it came, for it is carried whole."""
+
+    parallelism: int | None = None
+    completions: int | None = None
+    suspend: bool = False
+    managed_by: str | None = None
+    template: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"{}"))
+
+
+class BatchJob(Keyed, frozen=True):
+    """A Job of batch/v1 with its template."""
+
+    spec: BatchJobSpec = BatchJobSpec()
+    status: JobStatus = JobStatus()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if QUEUE_LABEL not in self.metadata.labels:
+            # Of a Job that is not ours nothing is looked at: its template need not be kept.
+            msgspec.structs.force_setattr(self, "spec", BatchJobSpec(suspend=self.spec.suspend))
+
+
+def is_managed(job: BatchJob) -> bool:
+    """Whether the Job is the queue gate's business."""
+    return QUEUE_LABEL in job.metadata.labels
+
+
+def view(job: BatchJob, priority_classes: Mapping[str, int]) -> JobView:
+    """The Job as the core sees it. Whatever is wrong with it becomes one of ``problems``; nothing is raised."""
+    problems: list[str] = []
+    asked = workload_of(job, priority_classes, problems)
+    status = job.status
+    said = {c.type: c.status == "True" for c in status.conditions}
+    finished = next((c for c in ("Complete", "Failed") if said.get(c)), None)
+    template = _template(job)
+    label = str(((template.get("metadata") or {}).get("labels") or {}).get(ATTEMPT_LABEL, ""))
+    return JobView(
+        key=job.key,
+        resource_version=job.metadata.resource_version,
+        asked=asked,
+        problems=tuple(problems),
+        suspended=job.spec.suspend,
+        attempt=int(label) if label.isdecimal() and label.isascii() else 0,
+        never_started=not label and status.start_time is None,
+        settled=job.spec.suspend and bool(said.get("Suspended")) and not status.active and not status.terminating,
+        finished=finished,
+        deleted=job.metadata.deletion_timestamp is not None,
+    )
+
+
+def workload_of(job: BatchJob, priority_classes: Mapping[str, int], problems: list[str]) -> WorkloadSpec:
+    """What the Job asks for. A sentence is added to ``problems`` for each thing that cannot be taken as written."""
+    template = _authors_template(job)
+    parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
+    count = parallelism if job.spec.completions is None else min(parallelism, job.spec.completions)
+    pod_set = PodSet(name=POD_SET, count=count, completions=job.spec.completions, template=template)
+    meta = job.metadata
+    problems += [f"{name} is not supported yet" for name in _NOT_YET if name in meta.labels or name in meta.annotations]
+    pod_spec = template.get("spec") or {}
+    scheduler = pod_spec.get("schedulerName") or "default-scheduler"
+    if scheduler != SCHEDULER_NAME:
+        problems.append(
+            f"the pod template's schedulerName is {scheduler}, it must be {SCHEDULER_NAME}: create the Job anew"
+        )
+    if job.spec.managed_by not in (None, OWN_CONTROLLER):
+        problems.append(f"spec.managedBy is {job.spec.managed_by}: only Kubernetes' own Job controller is supported")
+    timeouts = _timeouts(job, problems)
+    spec = WorkloadSpec(
+        job=JobReference(api_version="batch/v1", kind="Job", name=meta.name, uid=meta.uid),
+        queue_name=meta.labels.get(QUEUE_LABEL, "") or "none",
+        pod_sets=(pod_set,),
+        priority=_priority(job, pod_spec, priority_classes, problems),
+        template_hash=template_hash((pod_set,)),
+        created_at=meta.creation_timestamp or datetime.fromtimestamp(0, UTC),
+        **timeouts,
+    )
+    try:
+        demands_of(spec)
+    except BadQuantity as error:
+        problems.append(f"the pod template: {error}")
+    except ValueError as error:
+        problems.append(f"the pod template cannot be read: {error}")
+    return spec
+
+
+def template_hash(pod_sets: tuple[PodSet, ...]) -> str:
+    """The hash of what a charge is for: the templates and counts, in whatever order their keys are written."""
+    form = [(p.name, p.count, p.completions, p.template) for p in pod_sets]
+    return hashlib.sha256(json.dumps(form, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:32]
+
+
+def start_patch(job: BatchJob, workload: Workload) -> Json:
+    """The one merge patch that starts the very version ``job`` as the admitted ``workload``.
+
+    Node selector and tolerations are those of the charged template and of the flavors, whatever the Job has now.
+    """
+    admission = workload.status.admission
+    assert admission is not None  # an admitted Workload has one
+    assigned = next(a for a in admission.pod_set_assignments if a.name == POD_SET)
+    charged = next(p.template for p in workload.spec.pod_sets if p.name == POD_SET).get("spec") or {}
+    selector: dict[str, str] = charged.get("nodeSelector") or {}
+    tolerations = [_as_stored(t) for t in charged.get("tolerations") or []]
+    added: Json = {
+        "nodeSelector": {k: v for k, v in assigned.node_selector.items() if k not in selector},
+        "tolerations": [t for t in map(_as_stored, assigned.tolerations) if t not in tolerations],
+    }
+    now = _template(job).get("spec") or {}
+    gone: dict[str, str | None] = {key: None for key in now.get("nodeSelector") or {}}
+    traceparent: dict[str, str | None] = {TRACEPARENT_ANNOTATION: workload.status.traceparent}
+    labels = {
+        WORKLOAD_LABEL: workload.metadata.name,
+        POD_SET_LABEL: POD_SET,
+        ATTEMPT_LABEL: str(workload.status.attempt),
+    }
+    pods: Json = {}
+    if gone or selector or added["nodeSelector"]:
+        pods["nodeSelector"] = {**gone, **selector, **added["nodeSelector"]}
+    if now.get("tolerations") or tolerations or added["tolerations"]:
+        pods["tolerations"] = [*tolerations, *added["tolerations"]]
+    written = json.dumps(added, sort_keys=True, separators=(",", ":"))
+    return {
+        "metadata": {
+            "resourceVersion": job.metadata.resource_version,
+            "annotations": {ADDED_ANNOTATION: written, **traceparent},
+        },
+        "spec": {
+            "suspend": False,
+            "template": {"metadata": {"labels": labels, "annotations": traceparent}, "spec": pods},
+        },
+    }
+
+
+def suspend_patch(job: BatchJob) -> Json:
+    """The merge patch that suspends the very version ``job``."""
+    return {"metadata": {"resourceVersion": job.metadata.resource_version}, "spec": {"suspend": True}}
+
+
+def _template(job: BatchJob) -> Json:
+    try:
+        found = msgspec.json.decode(job.spec.template)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _authors_template(job: BatchJob) -> Json:
+    """The template without what the queue gate added, and without nulls, which mean absent."""
+    template: Json = _without_nulls(_template(job))
+    metadata: Json = template.get("metadata") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    started = ATTEMPT_LABEL in labels
+    metadata = {
+        **metadata,
+        "labels": {k: v for k, v in labels.items() if k not in _OWN_LABELS},
+        "annotations": {k: v for k, v in annotations.items() if k != TRACEPARENT_ANNOTATION},
+    }
+    spec: Json = template.get("spec") or {}
+    if started:
+        added = _added(job)
+        spec = {
+            **spec,
+            "nodeSelector": {
+                k: v for k, v in (spec.get("nodeSelector") or {}).items() if added["nodeSelector"].get(k) != v
+            },
+            "tolerations": [t for t in spec.get("tolerations") or [] if _as_stored(t) not in added["tolerations"]],
+        }
+    return {"metadata": _without_empty(metadata), "spec": _without_empty(spec, "nodeSelector", "tolerations")}
+
+
+def _added(job: BatchJob) -> Json:
+    """What the annotation lists; nothing when somebody made it unreadable."""
+    try:
+        found = json.loads(job.metadata.annotations.get(ADDED_ANNOTATION, "{}"))
+        return {"nodeSelector": dict(found.get("nodeSelector", {})), "tolerations": list(found.get("tolerations", []))}
+    except (ValueError, TypeError, AttributeError):
+        return {"nodeSelector": {}, "tolerations": []}
+
+
+def _as_stored(toleration: Json) -> Json:
+    """A toleration as the API server gives it back: without empty and unknown fields."""
+    known = ("key", "operator", "value", "effect", "tolerationSeconds")
+    return {k: toleration[k] for k in known if toleration.get(k) not in (None, "")}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
+def _without_empty(piece: Json, *keys: str) -> Json:
+    """``piece`` without its empty entries; with ``keys``: without those of them that are empty."""
+    return {k: v for k, v in piece.items() if v or (keys and k not in keys)}
+
+
+def _priority(job: BatchJob, pod_spec: Json, classes: Mapping[str, int], problems: list[str]) -> int:
+    name = job.metadata.labels.get(PRIORITY_CLASS_LABEL)
+    if name is None:
+        own = pod_spec.get("priority")
+        return own if isinstance(own, int) else 0
+    if name not in classes:
+        problems.append(f"WorkloadPriorityClass {name} does not exist")
+    return classes.get(name, 0)
+
+
+def _timeouts(job: BatchJob, problems: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for annotation, name in (
+        (CAPACITY_TIMEOUT_ANNOTATION, "capacity_timeout_seconds"),
+        (START_TIMEOUT_ANNOTATION, "start_timeout_seconds"),
+    ):
+        text = job.metadata.annotations.get(annotation)
+        if text is None:
+            continue
+        try:
+            whole = -int(
+                -seconds(text if len(text) <= 32 else f"{text[:32]}…") // 1
+            )  # a part of a second is a whole one
+        except BadDuration as error:
+            problems.append(f"{annotation}: {error}")
+            continue
+        if 1 <= whole <= LONGEST_TIMEOUT:
+            found[name] = whole
+        else:
+            problems.append(f"{annotation}: {text!r} is not between 1s and {LONGEST_TIMEOUT // 3600}h")
+    return found

@@ -1,0 +1,58 @@
+"""What keeps a Workload out of its queue, whatever the quota: the job itself, the queues, the namespace."""
+
+from __future__ import annotations
+
+from contracts.kinds import ClusterQueue, LocalQueue, Workload
+from contracts.kinds.queues import StopPolicy
+from contracts.quantities import BadQuantity
+from contracts.reasons import Reason
+from contracts.verdicts import Blocker
+from layers.queue.order import admits_namespace
+from layers.queue.quota import Demand, demands_of
+from layers.queue.snapshot import JobView, Snapshot
+from layers.queue.verdicts import invalid
+
+
+def queues_of(workload: Workload, world: Snapshot) -> tuple[LocalQueue | None, ClusterQueue | None]:
+    """The LocalQueue that the job names, and the ClusterQueue behind it, as far as they exist."""
+    local = world.local_queues.get(f"{workload.metadata.namespace}/{workload.spec.queue_name}")
+    return local, world.cluster_queues.get(local.spec.cluster_queue) if local else None
+
+
+def standing_obstacles(workload: Workload, job: JobView, world: Snapshot) -> list[Blocker]:
+    """All that must be changed by a person before the Workload can be reserved, but for the quota."""
+    found = [invalid(problem) for problem in job.problems]
+    if not workload.spec.active:
+        found.append(Blocker(reason=Reason.DEACTIVATED, detail="spec.active of the Workload is false"))
+    local, cluster = queues_of(workload, world)
+    if local is None:
+        missing = f"LocalQueue {workload.metadata.namespace}/{workload.spec.queue_name}"
+        return [*found, Blocker(reason=Reason.QUEUE_NOT_FOUND, queue=workload.spec.queue_name, objects=(missing,))]
+    if local.spec.stop_policy is not StopPolicy.NONE:
+        found.append(Blocker(reason=Reason.QUEUE_STOPPED, queue=local.key))
+    if cluster is None:
+        name = local.spec.cluster_queue
+        return [*found, Blocker(reason=Reason.QUEUE_NOT_FOUND, queue=name, objects=(f"ClusterQueue {name}",))]
+    if cluster.spec.stop_policy is not StopPolicy.NONE:
+        found.append(Blocker(reason=Reason.QUEUE_STOPPED, queue=cluster.key))
+    namespace = workload.metadata.namespace or ""
+    if not admits_namespace(cluster.spec.namespace_selector, world.namespaces.get(namespace, {})):
+        found.append(Blocker(reason=Reason.NAMESPACE_NOT_ALLOWED, queue=cluster.key, objects=(namespace,)))
+    return found
+
+
+def is_draining(workload: Workload, world: Snapshot) -> bool:
+    """Whether what runs in the Workload's queue is to be evicted."""
+    local, cluster = queues_of(workload, world)
+    drain = StopPolicy.HOLD_AND_DRAIN
+    return bool(local and local.spec.stop_policy is drain) or bool(cluster and cluster.spec.stop_policy is drain)
+
+
+def readable_demands(workload: Workload) -> tuple[tuple[Demand, ...], list[Blocker]]:
+    """What the pod sets ask for; an obstacle instead when that cannot be read."""
+    try:
+        return demands_of(workload.spec), []
+    except BadQuantity as error:
+        return (), [invalid(str(error))]
+    except ValueError as error:
+        return (), [invalid(f"the pod template cannot be read: {error}")]

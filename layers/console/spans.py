@@ -18,6 +18,9 @@ from contracts.kinds import CapacityRequest, PodGroup, Workload
 from contracts.reasons import Layer
 from contracts.traces import root_span_id, span_id, trace_id
 
+ROOT = "admission"
+"""The span of the whole attempt."""
+_SAID = ("trigate.outcome", "trigate.result")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -95,11 +98,11 @@ def spans_of_objects(
     def add(
         layer: Layer, state: str, start: datetime, end: datetime | None, error: bool, events: Iterable[str]
     ) -> None:
-        name = state.removeprefix(f"{layer}.")
-        identity = span_id(trace, layer, name, start)
-        found.append(
-            Span(f"{layer}.{name}", trace, identity, root, start, end, error=error, events=tuple(events)),
-        )
+        if state == ROOT:
+            found.append(Span(ROOT, trace, root, None, start, end, error=error, events=tuple(events)))
+            return
+        identity = span_id(trace, layer, state, start)
+        found.append(Span(f"{layer}.{state}", trace, identity, root, start, end, error=error, events=tuple(events)))
 
     for layer, history in histories:
         for was in history.ended:
@@ -139,7 +142,7 @@ def as_tree(spans: Iterable[Span], workload: Workload, attempt: int) -> tuple[Br
     root_id = root_span_id(uid, attempt)
     if root_id not in by_id:
         start = min(s.start for s in by_id.values())
-        by_id[root_id] = Span("admission", trace_id(uid, attempt), root_id, None, start, None)
+        by_id[root_id] = Span(ROOT, trace_id(uid, attempt), root_id, None, start, None)
     children: dict[str, list[Span]] = {}
     for span in by_id.values():
         if span.span_id != root_id:
@@ -168,7 +171,7 @@ def _line(branch: Branch, begin: datetime, now: datetime, width: int) -> str:
     span = branch.span
     stem = "" if branch.depth == 0 else "  " * (branch.depth - 1) + ("└ " if branch.last else "├ ")
     lasted = seconds(span.end - span.start) if span.end else f"{seconds(max(now - span.start, timedelta()))} so far"
-    said = [str(span.attributes[k]) for k in ("outcome", "result") if span.attributes.get(k)]
+    said = [str(span.attributes[k]) for k in _SAID if span.attributes.get(k)][:1]
     said += [" → ".join(span.events)] if span.events else []
     told = [span.service, *said, *(["ERROR"] if span.error else [])]
     text = f"{stem}{span.name}".ljust(width) + f"+{seconds(span.start - begin)}".rjust(9) + lasted.rjust(16)

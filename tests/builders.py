@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from contracts.kinds.pod_group import PodClass, PodGroup, PodGroupState
+from contracts.kinds.pools import KwokNodeClass, NodePool
 from contracts.kinds.workload import ChargeCause, Workload, WorkloadState
 from contracts.mirrors import Job, Namespace, Node, Pod, PodSpec, Taint, Toleration
 from contracts.names import GPU
@@ -243,3 +245,127 @@ _REACHED: dict[WorkloadState, tuple[tuple[str, str], ...]] = {
     WorkloadState.ADMITTED: (*_CHARGED, ("Admitted", "Admitted")),
     WorkloadState.ENDING: (*_CHARGED, ("Evicted", "CapacityTimeout")),
 }
+
+
+def a_pod_class(
+    count: int = 1,
+    requests: Mapping[str, Written] | None = None,
+    *,
+    pod_set: str = "main",
+    selector: Mapping[str, str] | None = None,
+    affinity: Mapping[str, Any] | None = None,
+    tolerations: tuple[Mapping[str, Any], ...] = (),
+) -> PodClass:
+    """So many members for which capacity lacks, with one GPU each."""
+    return PodClass(
+        pod_set=pod_set,
+        count=count,
+        requests={k: str(v) for k, v in ({GPU: "1"} if requests is None else requests).items()},
+        node_selector=dict(selector or {}),
+        node_affinity=dict(affinity) if affinity else None,
+        tolerations=tuple(dict(t) for t in tolerations),
+    )
+
+
+def a_pod_group(
+    name: str = "train",
+    *shortfall: PodClass,
+    namespace: str = "team",
+    state: PodGroupState = PodGroupState.UNPLACED,
+    hold: Mapping[str, int] | None = None,
+    reservation: int = 1,
+    attempt: int = 1,
+) -> PodGroup:
+    """The PodGroup of the Workload of the same name, which lacks ``shortfall`` and holds ``hold`` (node → members)."""
+    true = {
+        PodGroupState.HELD: ("Held",),
+        PodGroupState.PLACED: ("Placed",),
+        PodGroupState.BOUND: ("Placed", "Bound"),
+        PodGroupState.ROLLED_BACK: ("RolledBack",),
+    }.get(state, ())
+    conditions = [_condition(type, "True", type) for type in true]
+    if "Placed" not in true and state is not PodGroupState.NONE:
+        conditions.append(_condition("Placed", "False", "NotReserved" if state is PodGroupState.OFF else "Waiting"))
+    return PodGroup.model_validate(
+        {
+            "metadata": _metadata(name, namespace, None, None),
+            "spec": {"minMember": max(1, sum(c.count for c in shortfall)), "workloadName": name},
+            "status": {
+                "conditions": conditions,
+                "attempt": attempt,
+                "reservation": reservation,
+                "hold": [{"node": node, "podSet": "main", "count": n} for node, n in (hold or {}).items()],
+                "shortfall": [c.to_wire() for c in shortfall],
+            },
+        }
+    )
+
+
+def an_offering(
+    zone: str = "z1", capacity_type: str = "on-demand", *, price: float = 1.0, stock: int | None = None
+) -> dict[str, Any]:
+    """An offering as JSON."""
+    return {"zone": zone, "capacityType": capacity_type, "price": price} | ({} if stock is None else {"stock": stock})
+
+
+def an_instance_type(
+    name: str = "gpu-1",
+    *offerings: Mapping[str, Any],
+    gpus: int = 1,
+    cpu: Written = "64",
+    memory: Written = "256Gi",
+    **fields: Any,
+) -> dict[str, Any]:
+    """An instance type as JSON, with one GPU and one offering unless told otherwise; ``fields`` in camelCase."""
+    capacity = {"cpu": str(cpu), "memory": str(memory), "pods": "110"} | ({GPU: str(gpus)} if gpus else {})
+    return {"name": name, "capacity": capacity, "offerings": list(offerings) or [an_offering()], **fields}
+
+
+def a_node_class(name: str = "kwok", *types: Mapping[str, Any], **spec: Any) -> KwokNodeClass:
+    """A simulated cloud that sells one-GPU machines unless types are given."""
+    return KwokNodeClass.model_validate(
+        {
+            "metadata": _metadata(name, None, None, None),
+            "spec": {"instanceTypes": list(types) or [an_instance_type()], **spec},
+        }
+    )
+
+
+def a_node_pool(
+    name: str = "pool",
+    *,
+    limits: Mapping[str, Written] | None = None,
+    weight: int = 1,
+    node_class: str = "kwok",
+    labels: Mapping[str, str] | None = None,
+    requirements: tuple[tuple[str, str, tuple[str, ...]], ...] = (),
+    taints: tuple[Mapping[str, str], ...] = (),
+    startup_taints: tuple[Mapping[str, str], ...] = (),
+    consolidate_after: str = "60s",
+    **template: Any,
+) -> NodePool:
+    """A pool of the class ``kwok`` without limits; ``requirements`` are (key, operator, values)."""
+    return NodePool.model_validate(
+        {
+            "metadata": _metadata(name, None, None, None),
+            "spec": {
+                "template": {
+                    "metadata": {"labels": dict(labels or {})},
+                    "spec": {
+                        "nodeClassRef": {"name": node_class},
+                        "requirements": [{"key": k, "operator": o, "values": list(v)} for k, o, v in requirements],
+                        "taints": list(taints),
+                        "startupTaints": list(startup_taints),
+                        **template,
+                    },
+                },
+                "limits": {k: str(v) for k, v in (limits or {}).items()},
+                "weight": weight,
+                "disruption": {"consolidateAfter": consolidate_after},
+            },
+        }
+    )
+
+
+def _condition(type: str, status: str, reason: str) -> dict[str, Any]:
+    return {"type": type, "status": status, "reason": reason, "lastTransitionTime": NOW}

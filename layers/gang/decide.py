@@ -105,6 +105,8 @@ class _Pass:
     def _exists(self, g: _Candidate) -> bool:
         """Whether the gang has a PodGroup to write to; makes it, or waits until a former one is gone."""
         workload, group = g.workload, g.group
+        if g.gang.busy:
+            return False
         if group is None:
             if workload.state is not WorkloadState.ENDING:
                 self.steps.append(CreatePodGroup(_pod_group(workload)))
@@ -129,7 +131,7 @@ class _Pass:
 
     def _stand(self, g: _Candidate) -> None:
         assert g.group is not None
-        if g.state is PodGroupState.ROLLED_BACK or g.gang.binding:
+        if g.state is PodGroupState.ROLLED_BACK:
             return
         self.ledger.release(g.uid)
         kept, broken = self._intact(g)
@@ -274,7 +276,7 @@ class _Pass:
             if pods:
                 self._wake(failure.retry_at)
             return
-        if pods and not g.gang.binding:
+        if pods:
             self.steps.append(BindMembers(g.group, g.workload.status.attempt, pods))
 
     def _admitted_at(self, g: _Candidate) -> datetime:

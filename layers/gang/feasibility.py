@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from contracts.matching import (
     matches_node_affinity,
     matches_node_selector,
     tolerates,
     untolerated_taint,
 )
-from contracts.mirrors import Taint
+from contracts.mirrors import Taint, Toleration
 from contracts.reasons import Reason
 from layers.gang.snapshot import UNSCHEDULABLE_TAINT, MemberClass, NodeRow
 
@@ -31,7 +33,9 @@ def obstacle(node: NodeRow, members: MemberClass) -> Reason | None:
     return None
 
 
-def closed(node: NodeRow, members: MemberClass, group_uid: str, *, standing: bool = False) -> Reason | None:
+def closed(
+    node: NodeRow, tolerations: Iterable[Toleration], group_uid: str, *, standing: bool = False
+) -> Reason | None:
     """Whether the node's hold or cordon keeps the gang of ``group_uid`` off; None: it does not.
 
     A node held for the gang is cordoned for its sake. ``standing``: the gang already has a place there, which the
@@ -43,6 +47,6 @@ def closed(node: NodeRow, members: MemberClass, group_uid: str, *, standing: boo
         return Reason.HELD_FOR_ANOTHER_GANG
     if not node.cordoned or (standing and node.removing):
         return None
-    if not node.removing and any(tolerates(t, _CORDON) for t in members.tolerations):
+    if not node.removing and any(tolerates(t, _CORDON) for t in tolerations):
         return None
     return Reason.NODES_NOT_READY

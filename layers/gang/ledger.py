@@ -29,6 +29,7 @@ class Ledger:
         self.nodes = sorted(nodes, key=lambda n: n.name)
         self.index = {node.name: i for i, node in enumerate(self.nodes)}
         self.free: list[Free] = [dict(node.allocatable) for node in self.nodes]
+        self._devices = [[r for r, n in node.allocatable.items() if "/" in r and n > 0] for node in self.nodes]
         self._changes = [0] * len(self.nodes)
         self._empty: dict[str, dict[int, Free]] = {}
         self._obstacles: dict[MemberClass, list[Reason | None]] = {}
@@ -78,7 +79,11 @@ class Ledger:
 
     def reason(self, i: int, members: MemberClass, owner: str, *, standing: bool = False) -> Reason | None:
         """Why the gang ``owner`` may not place such a member on node ``i`` at all; None: it may, if there is room."""
-        return self.obstacles(members)[i] or closed(self.nodes[i], members, owner, standing=standing)
+        return self.obstacles(members)[i] or closed(self.nodes[i], members.tolerations, owner, standing=standing)
+
+    def unused(self, i: int, members: MemberClass) -> int:
+        """How many kinds of devices node ``i`` has that such a member does not ask for."""
+        return sum(1 for device in self._devices[i] if device not in members.amounts)
 
     def fit(self, members: MemberClass) -> list[int]:
         """By node: how many such members there is room for, be the node usable or not."""

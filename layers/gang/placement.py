@@ -27,9 +27,10 @@ class Packing:
 def pack(ledger: Ledger, owner: str, wanted: Wanted) -> Packing:
     """Place as many members as there is room for; the ledger is left as it was.
 
-    Nodes that were bought for ``owner`` come first, then those with the least room, then by name: large gaps stay
-    whole for large members. With members of one class the answer is exact: what is in ``rest`` has no room. With
-    several classes it is greedy: it never places too much, and may place less than possible.
+    Nodes that were bought for ``owner`` come first, then those without devices that the member has no use for, then
+    those with the least room, then by name: large gaps stay whole for large members. With members of one class the
+    answer is exact: what is in ``rest`` has no room. With several classes it is greedy: it never places too much, and
+    may place less than possible.
     """
     asked = {name: (members, count) for name, (members, count) in wanted.items() if count > 0}
     if len(asked) <= 1:
@@ -81,7 +82,7 @@ def _greedy(ledger: Ledger, owner: str, asked: Wanted, order: Sequence[str]) -> 
             if (n := room_for(members, changed[i]) if i in changed else fit[i]) > 0
             and ledger.reason(i, members, owner) is None
         }
-        for i in sorted(room, key=lambda i: (ledger.nodes[i].held_for != owner, room[i], i)):
+        for i in sorted(room, key=lambda i: (ledger.nodes[i].held_for != owner, ledger.unused(i, members), room[i], i)):
             if not left:
                 break
             here = min(left, room[i])
@@ -108,7 +109,7 @@ def _orders(ledger: Ledger, owner: str, asked: Wanted) -> list[list[str]]:
     def weight(name: str) -> float:
         return max(amount / max(1, total.get(r, 0)) for r, amount in asked[name][0].amounts.items())
 
-    scarce = max(sorted(demanded), key=lambda r: demanded[r] / max(1, total.get(r, 0)))
+    scarce = min(demanded, key=lambda r: (-demanded[r] / max(1, total.get(r, 0)), "/" not in r, r))
     choices = {
         name: sum(ledger.reason(i, members, owner) is None for i in range(len(ledger.nodes)))
         for name, (members, _) in asked.items()

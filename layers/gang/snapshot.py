@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -73,8 +73,7 @@ class PodRow:
 
     def on(self, node: str) -> PodRow:
         """The same pod bound to ``node``."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return PodRow(**{**values, "node": node})
+        return replace(self, node=node)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +133,8 @@ class Gang:
     """A Workload with its PodGroup, if that exists, and the state of the purchase for it.
 
     ``pods`` are all pods that its job controls, of every attempt. ``capacity`` and ``planned_nodes`` are those of the
-    CapacityRequest when it answers the same reservation, NONE and 0 otherwise. ``binding``: binds are in flight.
+    CapacityRequest when it answers the same reservation, NONE and 0 otherwise. ``busy``: binds are in flight, or a write
+    was just refused, so that the gang is left as it is.
     """
 
     workload: Workload
@@ -143,7 +143,7 @@ class Gang:
     pods: tuple[PodRow, ...] = ()
     capacity: CapacityState = CapacityState.NONE
     planned_nodes: int = 0
-    binding: bool = False
+    busy: bool = False
     bind_failure: BindFailure | None = None
 
     @property

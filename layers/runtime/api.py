@@ -153,15 +153,22 @@ class Api:
         namespace: str | None = None,
         subresource: str = "",
     ) -> T:
-        """Apply a JSON patch as a whole or not at all. Raises `Conflict` when one of its tests fails."""
+        """Apply a JSON patch as a whole or not at all.
+
+        Raises `Conflict` when one of its tests fails, `Invalid` when the server cannot take it on the version it tests.
+        """
         path = resource.path(namespace, name, subresource)
         try:
             answer = await self._write("PATCH", resource, path, list(operations), "application/json-patch+json")
         except Invalid as error:
-            # A failed test is a 422 too, but without a field that would be at fault.
-            if error.status == 422 and not error.causes and any(o["op"] == "test" for o in operations):
-                raise Conflict(409, "PatchTestFailed", f"{key_of_path(namespace, name)}: {error.message}") from error
-            raise
+            # A failed test is a 422 without a field at fault, and so is a path that is not there: the version tells.
+            tested = [o for o in operations if o["op"] == "test"]
+            if error.status != 422 or error.causes or not tested:
+                raise
+            version = next((o["value"] for o in tested if o["path"] == "/metadata/resourceVersion"), None)
+            if version is not None and (await self.get(resource, name, namespace)).metadata.resource_version == version:
+                raise
+            raise Conflict(409, "PatchTestFailed", f"{name}: {error.message}") from error
         return self._decode(resource, answer)
 
     async def patch_merge(
@@ -333,11 +340,6 @@ class Api:
         except NotAnApiObject as error:
             self.meters.undecodable.labels(resource.plural).inc()
             raise ServerError(answer.status, "NotTheApi", str(error)) from error
-
-
-def key_of_path(namespace: str | None, name: str) -> str:
-    """``namespace/name``, or the name alone."""
-    return f"{namespace}/{name}" if namespace else name
 
 
 def _may_pass(error: BaseException) -> bool:

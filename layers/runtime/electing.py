@@ -59,6 +59,15 @@ class LeadershipLost(Exception):
     """The lease could not be renewed in time. The process should exit and start over."""
 
 
+def lost_in(errors: BaseExceptionGroup[BaseException]) -> LeadershipLost | None:
+    """The first `LeadershipLost` among the errors of tasks that ended together, None when it was something else."""
+    for error in errors.exceptions:
+        found = lost_in(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, LeadershipLost):
+            return found
+    return None
+
+
 class Fence:
     """Proof of leadership that any thread may ask for, at the cost of one clock reading.
 

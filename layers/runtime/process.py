@@ -22,7 +22,7 @@ import structlog
 
 from layers.runtime import logging
 from layers.runtime.api import Api
-from layers.runtime.electing import Fence, LeadershipLost, LeaseHandle, lead_from_thread
+from layers.runtime.electing import Fence, LeadershipLost, LeaseHandle, lead_from_thread, lost_in
 from layers.runtime.errors import ApiFailure
 from layers.runtime.leasing import KubernetesLease
 from layers.runtime.metering import Meters, watch_for_stalls
@@ -86,8 +86,12 @@ def main(name: str, build: Build) -> None:
     sys.exit(asyncio.run(_until_signalled(name, build, settings)))
 
 
-async def run_gate(name: str, build: Build, settings: Settings, *, on_hung: Callable[[], None] | None = None) -> None:
+async def run_gate(
+    name: str, build: Build, settings: Settings, *, on_hung: Callable[[], None] | None = None, freeze: bool = False
+) -> None:
     """Run the gate until cancelled; it has stopped, and given up its lease, when this ends.
+
+    ``freeze``: leave all objects that exist after the first lists out of later garbage collections.
 
     Raises `LeadershipLost`, `ApiFailure` when the first connection fails, and whatever a watcher or ``started`` raises.
     """
@@ -109,14 +113,14 @@ async def run_gate(name: str, build: Build, settings: Settings, *, on_hung: Call
                 serving(health, meters, settings.serving.address, settings.serving.port)
             )
             log.info("gate.serving", port=port)
-        await _run_beside_watchers(runtime, gate, on_hung or _end_process)
+        await _run_beside_watchers(runtime, gate, on_hung or _end_process, freeze)
 
 
-async def _run_beside_watchers(runtime: Runtime, gate: Gate, on_hung: Callable[[], None]) -> None:
+async def _run_beside_watchers(runtime: Runtime, gate: Gate, on_hung: Callable[[], None], freeze: bool) -> None:
     """The watchers and the stall meter run all the time, the leadership in front of them."""
     beside = [asyncio.ensure_future(w.run()) for w in gate.watchers]
     beside.append(asyncio.ensure_future(watch_for_stalls(runtime.meters)))
-    front = asyncio.ensure_future(_lead(runtime, gate, on_hung))
+    front = asyncio.ensure_future(_lead(runtime, gate, on_hung, freeze))
     try:
         await asyncio.wait([front, *beside], return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -133,12 +137,13 @@ async def _run_beside_watchers(runtime: Runtime, gate: Gate, on_hung: Callable[[
     front.result()
 
 
-async def _lead(runtime: Runtime, gate: Gate, on_hung: Callable[[], None]) -> None:
+async def _lead(runtime: Runtime, gate: Gate, on_hung: Callable[[], None], freeze: bool) -> None:
     election = runtime.settings.election
     for watcher in gate.watchers:
         await watcher.cache.synced.wait()
-    gc.collect()
-    gc.freeze()
+    if freeze:
+        gc.collect()
+        gc.freeze()
     log.info("gate.synced", objects={w.resource.plural: len(w.cache) for w in gate.watchers})
     if not election.enabled:
         await _work(runtime, gate)
@@ -172,6 +177,8 @@ async def _work(runtime: Runtime, gate: Gate) -> None:
                 group.create_task(run_reconcilers(r.queue, r.reconcile, r.workers, deadline))
             for background in gate.background:
                 group.create_task(_awaited(background))
+    except BaseExceptionGroup as errors:
+        raise lost_in(errors) or errors from None
     finally:
         runtime.meters.leader.set(0)
 
@@ -193,7 +200,7 @@ async def _awaited(background: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _until_signalled(name: str, build: Build, settings: Settings) -> int:
-    gate = asyncio.ensure_future(run_gate(name, build, settings))
+    gate = asyncio.ensure_future(run_gate(name, build, settings, freeze=True))
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

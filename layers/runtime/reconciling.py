@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from layers.runtime.electing import LeadershipLost
+from layers.runtime.electing import LeadershipLost, lost_in
 from layers.runtime.errors import Conflict, Unreachable
 from layers.runtime.queueing import Queue
 
@@ -29,11 +29,8 @@ async def run_reconcilers(queue: Queue, reconcile: Reconcile, workers: int = 1, 
         async with asyncio.TaskGroup() as group:
             for _ in range(workers):
                 group.create_task(_work(queue, reconcile, deadline))
-    except BaseExceptionGroup as group_of_errors:
-        lost = group_of_errors.subgroup(LeadershipLost)
-        if lost is not None:
-            raise _first(lost) from None
-        raise
+    except BaseExceptionGroup as errors:
+        raise lost_in(errors) or errors from None
 
 
 async def reconcile_once(queue: Queue, key: str, reconcile: Reconcile, deadline: float = 60.0) -> str:
@@ -78,8 +75,3 @@ async def _work(queue: Queue, reconcile: Reconcile, deadline: float) -> None:
         key = await queue.get()
         await reconcile_once(queue, key, reconcile, deadline)
         await asyncio.sleep(0)  # a pass without an await must not keep the others from their turn
-
-
-def _first(group: BaseExceptionGroup[LeadershipLost]) -> LeadershipLost:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -144,8 +144,13 @@ class HttpTransport:
 
 
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-    async for chunk in response.content.iter_any():
-        yield chunk
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    finally:
+        connection = response.connection
+        if connection is not None and connection.transport is not None and not response.content.at_eof():
+            connection.transport.abort()  # left early: a farewell over TLS would outlive the session
 
 
 def _failure(request: Request, error: Exception) -> Unreachable:

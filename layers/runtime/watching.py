@@ -29,12 +29,17 @@ SHORTEST_WATCH = 1.0
 
 
 class Cache(Generic[T]):
-    """Objects by ``namespace/name``, or by name when cluster-scoped. Use it from one event loop only."""
+    """Objects by ``namespace/name``, or by name when cluster-scoped. Use it from one event loop only.
+
+    ``position`` is the version up to which the lists and the watch have told everything. News that is not younger is
+    already in here, or has been outlived: a slow answer to a write must not bring back an object whose deletion the
+    watch has told meanwhile.
+    """
 
     def __init__(self) -> None:
         self.synced = asyncio.Event()
+        self.position = 0
         self._objects: dict[str, T] = {}
-        self._floor = 0
         self._deleted: dict[str, int] = {}
         self._listeners: list[OnChange[T]] = []
         self._keys_of: dict[str, Callable[[T], Iterable[str]]] = {}
@@ -72,41 +77,54 @@ class Cache(Generic[T]):
         return list(self._indexed[name].get(value, {}).values())
 
     def put_own_write(self, obj: T) -> None:
-        """Count a write before the watch delivers it. A version older than the known one changes nothing."""
-        self._put(obj)
+        """Count a write before the watch delivers it. What is older than what is known changes nothing."""
+        if version_of(obj) > self.position:
+            self._put(obj)
 
     def drop_own_delete(self, key: str, resource_version: str) -> None:
         """Count a deletion of this version before the watch delivers it; no older news brings the object back."""
         version = int(resource_version or 0)
         known = self._objects.get(key)
-        if known is not None and version_of(known) > version:
-            return
-        self._deleted[key] = version
-        self._drop(key)
+        if known is not None and version_of(known) <= version:
+            self._deleted[key] = version
+            self._drop(key)
 
     def put_seen(self, obj: T) -> None:
-        """An ADDED or MODIFIED of the watch. What the last list has settled already changes nothing."""
-        if version_of(obj) > self._floor:
+        """An ADDED or MODIFIED of the watch."""
+        if version_of(obj) > self.position:
             self._put(obj)
+            self.position = version_of(obj)
 
     def drop_seen(self, obj: T) -> None:
         """A DELETED of the watch; its version is that of the deletion."""
-        key = key_of(obj)
-        known = self._objects.get(key)
+        key, version = key_of(obj), version_of(obj)
+        if version <= self.position:
+            return
         self._deleted.pop(key, None)
-        if known is None or version_of(known) <= version_of(obj):
+        known = self._objects.get(key)
+        if known is not None and version_of(known) <= version:
             self._drop(key)
+        self.position = version
+
+    def reach(self, resource_version: str) -> None:
+        """A bookmark of the watch: everything up to this version has been told."""
+        self.position = max(self.position, int(resource_version or 0))
 
     def settle(self, page: Page[T]) -> None:
-        """Take a whole consistent list: what it has is put, what it has not is gone, unless it is younger than it."""
+        """Take a whole consistent list: what it has is put, what it has not is gone, unless it is younger than it.
+
+        A list that the watch has overtaken says nothing new.
+        """
         version = int(page.resource_version or 0)
+        if version < self.position:
+            return
         kept = {u.key for u in page.undecodable}
         for obj in page.items:
             kept.add(key_of(obj))
             self._put(obj)
         for key in [k for k, o in self._objects.items() if k not in kept and version_of(o) <= version]:
             self._drop(key)
-        self._floor = max(self._floor, version)
+        self.position = version
         self._deleted = {k: v for k, v in self._deleted.items() if v > version}
         self.synced.set()
 
@@ -174,6 +192,10 @@ class _Short(ApiFailure):
     """The watch ended at once, or without having said anything."""
 
 
+class VersionsWentBack(RuntimeError):
+    """The API server is behind what it has told before, as after etcd was restored. Only a restart helps."""
+
+
 class Watcher(Generic[T]):
     """Keeps ``cache`` as the API server has it, for ever.
 
@@ -205,7 +227,7 @@ class Watcher(Generic[T]):
             cache.listen(on_change)
 
     async def run(self) -> None:
-        """List and watch until cancelled; never returns and raises nothing else."""
+        """List and watch until cancelled; never returns. Raises `VersionsWentBack`, and what a listener raises."""
         while True:
             try:
                 if self._version is None:
@@ -243,7 +265,10 @@ class Watcher(Generic[T]):
         return age is not None and age > 2 * self._times.inactivity + self._times.longest_backoff
 
     async def _list(self) -> Page[T]:
+        before = self.cache.position
         page = await self._api.list_page(self.resource, self._namespace)
+        if int(page.resource_version or 0) < before:
+            raise VersionsWentBack(f"{self.resource.plural}: listed at {page.resource_version}, known up to {before}")
         for one in page.undecodable:
             self._skipped(one.key, one.error)
         self.cache.settle(page)
@@ -277,10 +302,13 @@ class Watcher(Generic[T]):
             raise error_of(event.code, b"{}") if event.code else ServerError(0, "WatchError", event.message)
         if event.undecodable is not None:
             self._skipped(event.undecodable.key, event.undecodable.error)
+            self.cache.reach(event.resource_version)
         elif event.object is not None and event.type == "DELETED":
             self.cache.drop_seen(event.object)
         elif event.object is not None:
             self.cache.put_seen(event.object)
+        else:
+            self.cache.reach(event.resource_version)
         if event.resource_version:
             self._version = event.resource_version
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layers.runtime.api import Api, Operation
-from layers.runtime.resources import K, Resource, T, key_of
+from layers.runtime.resources import ApiObject, K, Resource, T, key_of
 from layers.runtime.watching import Cache
 
 
@@ -39,21 +39,34 @@ async def remove_finalizer(api: Api, cache: Cache[T], resource: Resource[T], obj
         return obj
     path = f"/metadata/finalizers/{present.index(finalizer)}"
     operations: list[Operation] = [{"op": "test", "path": path, "value": finalizer}, {"op": "remove", "path": path}]
-    ends = len(present) == 1 and getattr(obj.metadata, "deletion_timestamp", None) is not None
-    stored = await patch_tested(api, cache, resource, obj, operations)
-    if ends:
+    stored = await _patched(api, resource, obj, operations)
+    # The answer to the removal that ends an object has the version before: it is no news of a living one.
+    if _has_ended(stored):
         cache.drop_own_delete(key_of(stored), stored.metadata.resource_version)
+    else:
+        cache.put_own_write(stored)
     return stored
 
 
 async def patch_tested(api: Api, cache: Cache[T], resource: Resource[T], obj: T, operations: list[Operation]) -> T:
     """Apply a JSON patch to the very version ``obj`` and count it in ``cache``. Raises `Conflict` on another one."""
-    meta = obj.metadata
-    guard: Operation = {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version}
-    stored = await api.patch_json(resource, meta.name, [guard, *operations], meta.namespace)
+    stored = await _patched(api, resource, obj, operations)
     cache.put_own_write(stored)
     return stored
 
 
-def _finalizers(obj: object) -> list[str]:
-    return list(getattr(obj.metadata, "finalizers", None) or ())  # type: ignore[attr-defined]  # not every mirror has it
+async def _patched(api: Api, resource: Resource[T], obj: T, operations: list[Operation]) -> T:
+    meta = obj.metadata
+    guard: Operation = {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version}
+    return await api.patch_json(resource, meta.name, [guard, *operations], meta.namespace)
+
+
+def _has_ended(obj: ApiObject) -> bool:
+    """A deleted object ends with its last finalizer, unless it is a pod that is still given time."""
+    meta = obj.metadata
+    deleted = getattr(meta, "deletion_timestamp", None) is not None
+    return deleted and not _finalizers(obj) and not getattr(meta, "deletion_grace_period_seconds", None)
+
+
+def _finalizers(obj: ApiObject) -> list[str]:
+    return list(getattr(obj.metadata, "finalizers", None) or ())

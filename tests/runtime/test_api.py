@@ -192,6 +192,7 @@ async def test_one_bad_object_does_not_hide_the_others(wire: Wire, api: Api) -> 
 
 async def test_a_json_patch_whose_test_fails_is_a_conflict(wire: Wire, api: Api) -> None:
     wire.on("PATCH", POD, refuses(422, "Invalid", "the server rejected our request"))
+    wire.on("GET", POD, says(a_pod("w-0", 7)))
     guarded: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/resourceVersion", "value": "6"}]
 
     with pytest.raises(Conflict):
@@ -199,6 +200,17 @@ async def test_a_json_patch_whose_test_fails_is_a_conflict(wire: Wire, api: Api)
 
     assert wire.requests[0].headers["Content-Type"] == "application/json-patch+json"
     assert wire.requests[0].body == guarded
+
+
+async def test_a_json_patch_that_cannot_be_applied_to_the_tested_version_is_not_a_conflict(
+    wire: Wire, api: Api
+) -> None:
+    wire.on("PATCH", POD, refuses(422, "Invalid", "the server rejected our request"))
+    wire.on("GET", POD, says(a_pod("w-0", 7)))
+    test = {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
+
+    with pytest.raises(Invalid):
+        await api.patch_json(PODS, "w-0", [test, {"op": "remove", "path": "/spec/nope"}], "red")
 
 
 async def test_a_json_patch_that_makes_nonsense_is_not_a_conflict(wire: Wire, api: Api) -> None:

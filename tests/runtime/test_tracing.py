@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from contracts.traces import SpanEvent, SpanLink, StateSpan, state_span
+from contracts.traces import AttributeValue, SpanEvent, SpanLink, StateSpan, state_span
 from layers.runtime.metering import Meters
 from layers.runtime.tracing import SpanSink
 
 UID = "7d0c1b9e-0000-4000-8000-000000000001"
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 START_NS = 1767323045678901000
-ATTRIBUTES = {"gpus": 8, "share": 0.5, "held": True, "queue": "red"}
+ATTRIBUTES: dict[str, AttributeValue] = {"gpus": 8, "share": 0.5, "held": True, "queue": "red"}
 
 
 def a_span(state: str = "place", error: bool = False) -> StateSpan:

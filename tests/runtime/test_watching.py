@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from contracts.mirrors import Pod
 from layers.runtime.api import Api
 from layers.runtime.resources import PODS, Page
-from layers.runtime.watching import Cache, Watcher, WatchTimes
+from layers.runtime.watching import Cache, VersionsWentBack, Watcher, WatchTimes
 from tests.runtime.wire import (
     Answer,
     Wire,
@@ -272,6 +273,13 @@ class TestWatcher:
         with pytest.raises(KeyError):
             await Watcher(api, PODS, Cache(), mistaken).run()
 
+    async def test_a_control_plane_that_was_set_back_is_not_followed(self, wire: Wire, api: Api) -> None:
+        wire.on("GET", ALL, says(a_list(50)), says(a_list(20)))
+        wire.on("GET", WATCH, refuses(410, "Expired"))
+
+        with pytest.raises(VersionsWentBack, match="listed at 20, known up to 50"):
+            await Watched(api).watcher.run()
+
     @pytest.mark.parametrize("fault", [drops, hangs], ids=lambda f: f.__name__)
     async def test_the_first_list_survives_a_server_that_is_not_there_yet(
         self, wire: Wire, api: Api, fault: Answer
@@ -312,6 +320,23 @@ class TestCache:
         cache.drop_own_delete("red/a", "3")
 
         assert (cache.get("red/a"), told) == (a("a", 8), [])
+
+    def test_a_slow_answer_does_not_bring_back_what_the_watch_has_buried(self) -> None:
+        cache, told = a_told_cache(a("a", 3))
+
+        cache.drop_seen(a("a", 9))
+        cache.put_own_write(a("a", 8))
+
+        assert told == [("red/a", 3, None)]
+
+    def test_a_list_that_the_watch_has_overtaken_says_nothing(self) -> None:
+        cache, told = a_told_cache(a("a", 3))
+        cache.drop_seen(a("a", 9))
+        told.clear()
+
+        cache.settle(a_page(8, a("a", 3), a("b", 7)))
+
+        assert told == []
 
     def test_a_list_does_not_drop_what_is_younger_than_it(self) -> None:
         cache, _ = a_told_cache(a("a", 3))
@@ -365,8 +390,10 @@ steps = st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.booleans())
 def test_in_whatever_order_news_comes_the_cache_ends_as_the_server(
     changes: list[tuple[str, bool, bool]], data: st.DataObject
 ) -> None:
+    """The watch lags by any number of lines, the answers to own writes by any time, lists come in between."""
     truth: dict[str, int] = {}
-    news: list[Callable[[], None]] = []
+    lines: list[Callable[[], None]] = []
+    answers: list[Callable[[], None]] = []
     cache: Cache[Pod] = Cache()
     shadow: dict[str, int] = {}
     cache.listen(lambda key, old, new: _mirror(shadow, key, old, new))
@@ -374,20 +401,24 @@ def test_in_whatever_order_news_comes_the_cache_ends_as_the_server(
         pod = a(name, version)
         if exists:
             truth[name] = version
-            news.append(lambda pod=pod: cache.put_seen(pod))  # type: ignore[misc]  # bound now
+            lines.append(partial(cache.put_seen, pod))
             if own:
-                cache.put_own_write(pod)
+                answers.append(partial(cache.put_own_write, pod))
         elif name in truth:
+            lines.append(partial(cache.drop_seen, pod))
             if own:
-                cache.drop_own_delete(f"red/{name}", str(truth[name]))
+                answers.append(partial(cache.drop_own_delete, f"red/{name}", str(truth[name])))
             del truth[name]
-            news.append(lambda pod=pod: cache.drop_seen(pod))  # type: ignore[misc]  # bound now
         if data.draw(st.integers(0, 3)) == 0:
-            cache.settle(a_page(version, *(a(n, v) for n, v in truth.items())))
-        for _ in range(data.draw(st.integers(0, 2))):  # the watch lags by any number of lines
-            if news:
-                news.pop(0)()
-    for line in news:
+            answers.append(partial(cache.settle, a_page(version, *(a(n, v) for n, v in truth.items()))))
+        for _ in range(data.draw(st.integers(0, 2))):
+            if lines:
+                lines.pop(0)()
+        if data.draw(st.booleans()) and answers:
+            answers.pop(data.draw(st.integers(0, len(answers) - 1)))()
+    for late in data.draw(st.permutations([*lines[:1], *answers])):
+        late()
+    for line in lines[1:]:
         line()
 
     assert {p.metadata.name: _version(p) for p in cache.values()} == truth

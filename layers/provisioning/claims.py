@@ -1,0 +1,50 @@
+"""The claim that a node of a plan becomes."""
+
+from __future__ import annotations
+
+import math
+
+from contracts.base import ObjectMeta
+from contracts.durations import seconds
+from contracts.kinds.capacity import CapacityRequest, ClaimOwner, NodeClaim, NodeClaimSpec, PlannedNode
+from contracts.kinds.pod_group import PodGroup
+from contracts.names import NODE_CLAIM_FINALIZER, NODE_POOL_LABEL
+from contracts.quantities import format_resources
+from layers.provisioning.planning import Market
+from layers.provisioning.snapshot import Snapshot
+
+
+def new_claim(
+    node: PlannedNode, request: CapacityRequest, group: PodGroup, world: Snapshot, market: Market
+) -> NodeClaim | None:
+    """The claim for ``node``, with all that its life needs; None when its pool does not offer it any more."""
+    pool = world.pools.get(node.pool)
+    candidate = market.by_key.get((node.pool, node.instance_type, node.zone, node.capacity_type))
+    if pool is None or candidate is None:
+        return None
+    template = pool.spec.template
+    return NodeClaim(
+        metadata=ObjectMeta(name=node.claim, labels={NODE_POOL_LABEL: node.pool}, finalizers=(NODE_CLAIM_FINALIZER,)),
+        spec=NodeClaimSpec(
+            node_pool=node.pool,
+            node_class=template.spec.node_class_ref,
+            owner=ClaimOwner(
+                namespace=request.metadata.namespace or "",
+                capacity_request=request.metadata.name,
+                pod_group_uid=group.metadata.uid,
+                reservation=request.status.reservation,
+            ),
+            instance_type=node.instance_type,
+            zone=node.zone,
+            capacity_type=node.capacity_type,
+            price=node.price,
+            capacity=format_resources(candidate.capacity),
+            labels=dict(candidate.labels),
+            annotations=template.metadata.annotations,
+            taints=template.spec.taints,
+            startup_taints=template.spec.startup_taints,
+            launch_timeout_seconds=math.ceil(seconds(template.spec.launch_timeout)),
+            registration_timeout_seconds=math.ceil(seconds(template.spec.registration_timeout)),
+            initialization_timeout_seconds=math.ceil(seconds(template.spec.initialization_timeout)),
+        ),
+    )

@@ -1,0 +1,130 @@
+"""What the provisioner's decisions see: one frozen picture of the world, and the few questions they ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from contracts.conditions import is_true
+from contracts.kinds.capacity import CapacityRequest, NodeClaim
+from contracts.kinds.pod_group import PodGroup
+from contracts.kinds.pools import NodePool
+from contracts.kinds.workload import Workload
+from contracts.mirrors import Node, Pod
+from contracts.names import HELD_FOR_ANNOTATION, REMOVING_ANNOTATION
+from contracts.quantities import ResourceAmounts
+
+ClassKey = tuple[str, str]
+"""Kind and name of a provider's class."""
+
+
+@dataclass(frozen=True)
+class Offering:
+    """One way to buy an instance type; ``price`` is per hour."""
+
+    zone: str
+    capacity_type: str
+    price: float
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """A machine that a provider sells. Amounts are in the units of `contracts.quantities`."""
+
+    name: str
+    architecture: str
+    capacity: ResourceAmounts
+    allocatable: ResourceAmounts
+    offerings: tuple[Offering, ...]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What was read consistently for acts that cannot be taken back.
+
+    ``workloads``: of requests that are launching, by the request's key; None: it is gone; a missing key: not read.
+    ``holds`` and ``busy``: names of nodes that any PodGroup holds, or that a pod is on; None: not read.
+    """
+
+    workloads: Mapping[str, Workload | None] = field(default_factory=dict)
+    holds: frozenset[str] | None = None
+    busy: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Objects by their cache key; ``busy`` holds the names of nodes with a pod that still runs or will run."""
+
+    workloads: Mapping[str, Workload] = field(default_factory=dict)
+    pod_groups: Mapping[str, PodGroup] = field(default_factory=dict)
+    requests: Mapping[str, CapacityRequest] = field(default_factory=dict)
+    claims: Mapping[str, NodeClaim] = field(default_factory=dict)
+    pools: Mapping[str, NodePool] = field(default_factory=dict)
+    catalogs: Mapping[ClassKey, tuple[InstanceType, ...]] = field(default_factory=dict)
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    busy: frozenset[str] = frozenset()
+    reads: Reads = Reads()
+
+    def workload_of(self, group: PodGroup) -> Workload | None:
+        """The Workload that the gang belongs to."""
+        return self.workloads.get(f"{group.metadata.namespace}/{group.spec.workload_name}")
+
+
+def class_key(pool: NodePool) -> ClassKey:
+    """The provider's class that launches the pool's nodes."""
+    reference = pool.spec.template.spec.node_class_ref
+    return reference.kind, reference.name
+
+
+def is_ready(node: Node) -> bool:
+    """Whether the kubelet says that the node is ready."""
+    return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+
+
+def is_up_for(node: Node | None, pod_group_uid: str) -> bool:
+    """Whether the gang may count on the node: it exists, is ready, and is open or held for this very gang."""
+    if node is None or node.metadata.deletion_timestamp or REMOVING_ANNOTATION in node.metadata.annotations:
+        return False
+    held_for = node.metadata.annotations.get(HELD_FOR_ANNOTATION)
+    return is_ready(node) and (held_for == pod_group_uid if held_for else not node.spec.unschedulable)
+
+
+def is_daemon(pod: Pod) -> bool:
+    """Whether a DaemonSet keeps the pod on its node, so that it is no reason to keep the node."""
+    owner = pod.metadata.controller
+    return owner is not None and owner.kind == "DaemonSet"
+
+
+def busy_nodes(pods: Iterable[Pod]) -> frozenset[str]:
+    """Names of the nodes with a pod that has not ended and that no DaemonSet put there; terminating pods count."""
+    return frozenset(
+        pod.spec.node_name
+        for pod in pods
+        if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed") and not is_daemon(pod)
+    )
+
+
+def held_nodes(groups: Iterable[PodGroup]) -> frozenset[str]:
+    """Names of the nodes on which any gang holds capacity."""
+    return frozenset(share.node for group in groups for share in group.status.hold)
+
+
+def advertises(node: Node, resource: str) -> bool:
+    """Whether pods can be given ``resource`` on the node."""
+    return str(node.status.allocatable.get(resource, "0")) not in ("0", "")
+
+
+def is_extended(resource: str) -> bool:
+    """Whether ``resource`` is one that a device plugin advertises.
+
+    >>> is_extended("nvidia.com/gpu"), is_extended("cpu"), is_extended("hugepages-2Mi")
+    (True, False, False)
+    """
+    return "/" in resource and not resource.startswith("kubernetes.io/")
+
+
+def stands(claim: NodeClaim) -> bool:
+    """Whether the claim's node is there and usable, so that letting go makes it an ordinary node."""
+    return (
+        is_true(claim.status.conditions, "Initialized") and not claim.failed and not claim.metadata.deletion_timestamp
+    )

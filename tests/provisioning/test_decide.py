@@ -1,0 +1,574 @@
+"""The provisioner's life of a purchase, case by case, on its core and a simulated cloud in virtual time."""
+
+from __future__ import annotations
+
+import msgspec
+
+from contracts.kinds.capacity import CapacityState, Feasibility
+from contracts.kinds.workload import ChargeCause, WorkloadState
+from contracts.names import GPU, HELD_FOR_ANNOTATION
+from contracts.reasons import Passed, Reason
+from layers.provisioning.decide import decide
+from layers.provisioning.steps import CreateClaim
+from tests.builders import (
+    NOW,
+    a_node,
+    a_node_class,
+    a_node_pool,
+    a_pod,
+    a_pod_class,
+    an_instance_type,
+    an_offering,
+)
+from tests.provisioning.cloud import Cloud, at, lost, without_taints
+
+GPU8 = {GPU: "8"}
+
+
+def eight_gpu_machines(**fields: object) -> Cloud:
+    """A pool of machines with eight GPUs at 10 per hour."""
+    return Cloud(
+        a_node_pool(consolidate_after="10s"),
+        a_node_class("kwok", an_instance_type("gpu-8", an_offering(price=10), gpus=8, **fields)),  # type: ignore[arg-type]  # camelCase fields
+    )
+
+
+# ---- planning -------------------------------------------------------------------------------------------------------
+
+
+def test_g_b80_x_13_a_gang_larger_than_an_empty_cluster_is_planned_whole_before_any_pod_exists() -> None:
+    cloud = eight_gpu_machines()
+    cloud.gang("train", a_pod_class(4, GPU8))
+    cloud.settle()
+
+    assert cloud.state() is CapacityState.PLANNED
+    assert cloud.plan() == [("pool", "gpu-8", "z1")] * 4
+    assert (cloud.verdict().reason, cloud.verdict().message) == (
+        Passed.PLANNED,
+        "4 nodes (4 gpu-8 of pool pool) at 40 per hour would complete the gang",
+    )
+    assert cloud.claims == {}
+
+
+def test_a_plan_is_written_once() -> None:
+    cloud = eight_gpu_machines()
+    cloud.gang("train", a_pod_class(4, GPU8))
+    cloud.settle()
+    cloud.now = at(500)
+
+    assert cloud.pass_once() == ()
+
+
+def test_g_b81_x_11_what_quota_blocks_is_never_bought() -> None:
+    cloud = eight_gpu_machines()
+    cloud.gang("train", a_pod_class(4, GPU8), state=WorkloadState.PENDING)
+    cloud.settle()
+
+    assert (cloud.requests, cloud.claims) == ({}, {})
+
+
+def test_a_plan_costs_nothing_until_it_is_charged() -> None:
+    cloud = eight_gpu_machines()
+    cloud.gang("train", a_pod_class(1, GPU8))
+    cloud.later(600, step=60)
+
+    assert (cloud.state(), cloud.launches) == (CapacityState.PLANNED, [])
+
+
+def test_p_b01_thirty_single_gangs_with_room_for_four_nodes_get_exactly_four() -> None:
+    cloud = Cloud(a_node_pool(limits={"nodes": 10}), a_node_class())
+    for i in range(6):
+        cloud.gang(f"old-{i}", a_pod_class(), state=WorkloadState.CHARGED, age=100 - i)
+    cloud.settle()
+    for i in range(30):
+        cloud.gang(f"new-{i:02}", a_pod_class(), state=WorkloadState.CHARGED, age=50 - i)
+    cloud.settle()
+
+    states = [cloud.state(f"new-{i:02}") for i in range(30)]
+    assert len(cloud.claims) == 10
+    assert states == [CapacityState.LAUNCHED] * 4 + [CapacityState.REFUSED] * 26
+    (blocker,) = cloud.verdict("new-29").blockers
+    assert (blocker.reason, blocker.pool, blocker.resource, blocker.limit, blocker.available, blocker.requested) == (
+        Reason.POOL_LIMIT_REACHED, "pool", "nodes", 10, 0, 1,
+    )  # fmt: skip
+
+
+def test_p_b01_a_gang_that_exceeds_the_limit_by_one_node_gets_none() -> None:
+    cloud = Cloud(a_node_pool(limits={"nodes": 4}), a_node_class())
+    cloud.gang("train", a_pod_class(5), state=WorkloadState.CHARGED)
+    cloud.settle()
+
+    (blocker,) = cloud.verdict().blockers
+    assert (blocker.available, blocker.requested, blocker.needed) == (4, 5, 1)
+    assert cloud.verdict().message == "provisioning: pool pool is limited to 4 nodes, 4 left; the plan needs 5"
+    assert cloud.claims == {}
+
+
+def test_x_09_a_full_pool_refuses_and_plans_again_when_it_shrinks() -> None:
+    cloud = Cloud(a_node_pool(limits={"nodes": 1}, consolidate_after="10s"), a_node_class())
+    cloud.gang("first", a_pod_class(), state=WorkloadState.CHARGED)
+    cloud.settle()
+    cloud.gang("second", a_pod_class())
+    cloud.settle()
+    refused = cloud.state("second")
+    cloud.evict("first")
+    cloud.later(15)
+
+    assert (refused, cloud.state("second")) == (CapacityState.REFUSED, CapacityState.PLANNED)
+
+
+def test_p_b04_the_only_pool_that_is_large_enough_is_used_whatever_its_weight() -> None:
+    cloud = Cloud(
+        *(a_node_pool(name, weight=w, node_class=name) for name, w in (("s1", 30), ("s2", 20), ("s3", 10))),
+        *(
+            a_node_class(name, an_instance_type(f"t-{name}", an_offering(price=p), memory=m))
+            for name, m, p in (("s1", "64Gi", 1), ("s2", "128Gi", 2), ("s3", "256Gi", 3))
+        ),
+    )
+    cloud.gang("train", a_pod_class(1, {"memory": "66Gi"}))
+    cloud.settle()
+
+    assert cloud.plan() == [("s2", "t-s2", "z1")]
+
+
+def test_at_equal_price_the_heavier_pool_is_used() -> None:
+    cloud = Cloud(a_node_pool("a", weight=1), a_node_pool("b", weight=2), a_node_class())
+    cloud.gang("train", a_pod_class())
+    cloud.settle()
+
+    assert cloud.plan() == [("b", "gpu-1", "z1")]
+
+
+def test_p_b28_pods_that_ask_for_nothing_still_need_slots() -> None:
+    small = an_instance_type("small", gpus=0)
+    small["capacity"]["pods"] = "20"
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", small))
+    cloud.gang("train", a_pod_class(30, {}))
+    cloud.settle()
+
+    assert len(cloud.plan()) == 2
+
+
+def test_a_changed_shortfall_is_planned_anew() -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(3))
+    cloud.settle()
+    cloud.gang("train", a_pod_class(2))
+    cloud.settle()
+
+    request = cloud.requests["team/train"]
+    assert (len(request.status.plan), request.spec.pod_classes) == (2, (a_pod_class(2),))
+
+
+def test_p_b30_every_request_is_answered_in_the_pass() -> None:
+    cloud = Cloud()
+    for i in range(40):
+        cloud.gang(f"g{i:02}", a_pod_class(1, {GPU: "2"} if i < 30 else None), age=100 - i)
+    cloud.pass_once()
+    cloud.pass_once()
+
+    assert [cloud.state(f"g{i:02}") for i in range(40)] == [CapacityState.REFUSED] * 30 + [CapacityState.PLANNED] * 10
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+def test_x_04_what_no_instance_type_can_hold_is_infeasible_at_once_with_its_numbers() -> None:
+    cloud = eight_gpu_machines()
+    cloud.gang("train", a_pod_class(2, {GPU: "16"}))
+    cloud.settle()
+
+    (blocker,) = cloud.verdict().blockers
+    assert (blocker.reason, blocker.resource, blocker.requested, blocker.available) == (
+        Reason.TOO_BIG_FOR_ANY_INSTANCE_TYPE, GPU, 16, 8,
+    )  # fmt: skip
+    assert cloud.requests["team/train"].status.feasibility is Feasibility.INFEASIBLE
+
+
+def test_p_b18_an_unknown_label_is_named_once_for_all_pools() -> None:
+    cloud = Cloud(a_node_pool("a"), a_node_pool("b"), a_node_class())
+    cloud.gang("train", a_pod_class(1, selector={"team/foo": "x"}))
+    cloud.settle()
+
+    (blocker,) = cloud.verdict().blockers
+    assert (blocker.reason, blocker.objects, blocker.nodes) == (Reason.UNKNOWN_LABEL, ("team/foo",), 2)
+    assert cloud.requests["team/train"].status.feasibility is Feasibility.INFEASIBLE
+
+
+def test_a_known_label_with_a_value_of_no_pool_matches_no_pool() -> None:
+    cloud = Cloud(a_node_pool("a", labels={"tier": "gold"}), a_node_class())
+    cloud.gang("train", a_pod_class(1, selector={"tier": "silver"}))
+    cloud.settle()
+
+    (blocker,) = cloud.verdict().blockers
+    assert (blocker.reason, blocker.objects) == (Reason.NO_MATCHING_POOL, ("a (tier)",))
+
+
+def test_an_untolerated_taint_keeps_a_pool_out_and_a_startup_taint_does_not() -> None:
+    taint = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
+    cloud = Cloud(a_node_pool("a", taints=(taint,)), a_node_pool("b", startup_taints=(taint,)), a_node_class())
+    cloud.gang("train", a_pod_class())
+    cloud.settle()
+    only = Cloud(a_node_pool("a", taints=(taint,)), a_node_class())
+    only.gang("train", a_pod_class())
+    only.settle()
+
+    assert cloud.plan() == [("b", "gpu-1", "z1")]
+    assert [(b.reason, b.objects) for b in only.verdict().blockers] == [(Reason.NO_MATCHING_POOL, ("a (taint)",))]
+
+
+def test_demands_that_only_different_offerings_meet_are_a_conflict() -> None:
+    types = (an_instance_type("a", an_offering("z1")), an_instance_type("b", an_offering("z2")))
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", *types))
+    selector = {"topology.kubernetes.io/zone": "z2", "node.kubernetes.io/instance-type": "a"}
+    cloud.gang("train", a_pod_class(1, selector=selector))
+    cloud.settle()
+
+    assert cloud.reasons() == [Reason.REQUIREMENTS_CONFLICT]
+
+
+def test_no_pool_at_all_is_no_matching_pool() -> None:
+    cloud = Cloud(a_node_class())
+    cloud.gang("train", a_pod_class())
+    cloud.settle()
+
+    assert cloud.verdict().message == "provisioning: none of 0 node pools may serve this gang"
+
+
+def test_a_missing_class_is_unavailable_and_the_pool_says_so() -> None:
+    cloud = Cloud(a_node_pool(node_class="none"))
+    cloud.gang("train", a_pod_class())
+    cloud.settle()
+
+    assert cloud.reasons() == [Reason.CLASS_NOT_READY]
+    assert cloud.requests["team/train"].status.feasibility is Feasibility.UNAVAILABLE
+    ready = cloud.pools["pool"].status.conditions[0]
+    assert (ready.type, ready.status, ready.reason) == ("Ready", "False", "ClassNotReady")
+
+
+def test_x_26_p_b50_limit_stock_and_mismatch_are_three_reasons() -> None:
+    typo = ("spot", "on_demand")
+    cloud = Cloud(
+        a_node_pool("limited", limits={GPU: 16}, labels={"for": "limited"}),
+        a_node_pool("spot", labels={"for": "spot"}, requirements=(("trigate.dev/capacity-type", "In", typo),)),
+        a_node_class("kwok", an_instance_type("t", an_offering(), an_offering(capacity_type="spot", stock=0), gpus=16)),
+    )  # fmt: skip
+    cloud.gang("user", a_pod_class(1, {GPU: "16"}, selector={"for": "limited"}), state=WorkloadState.CHARGED, age=9)
+    cloud.gang("limit", a_pod_class(1, selector={"for": "limited"}))
+    cloud.gang("stock", a_pod_class(1, selector={"for": "spot"}), state=WorkloadState.CHARGED)
+    cloud.gang("again", a_pod_class(1, selector={"for": "spot"}))
+    cloud.gang("never", a_pod_class(1, {GPU: "17"}))
+    cloud.settle()
+
+    (limit,) = cloud.verdict("limit").blockers
+    assert (limit.reason, limit.resource, limit.limit, limit.available) == (Reason.POOL_LIMIT_REACHED, GPU, 16, 0)
+    assert cloud.reasons("again") == [Reason.REQUIREMENTS_CONFLICT, Reason.OUT_OF_STOCK]
+    assert cloud.verdict("again").blockers[0].objects == ("trigate.dev/capacity-type=on_demand",)
+    assert cloud.reasons("never") == [Reason.TOO_BIG_FOR_ANY_INSTANCE_TYPE]
+
+
+# ---- launching ------------------------------------------------------------------------------------------------------
+
+
+def test_only_a_charge_for_a_plan_launches() -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(2))
+    cloud.settle()
+    cloud.charge(cause=ChargeCause.PLACED)
+    cloud.settle()
+    placed = list(cloud.launches)
+    cloud.charge()
+    cloud.settle()
+
+    assert (placed, cloud.launches) == ([], ["train-1-0", "train-1-1"])
+    assert (cloud.state(), cloud.standing()) == (CapacityState.LAUNCHED, ["train-1-0", "train-1-1"])
+
+
+def test_the_intent_stands_before_any_claim_does() -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
+    cloud.settle()
+    first = next(i for i, s in enumerate(cloud.written) if isinstance(s, CreateClaim))
+    intents = [s.new.state for s in cloud.written[:first] if hasattr(s, "old") and hasattr(s.new, "in_flight")]
+
+    assert intents[-1] is CapacityState.LAUNCHING
+
+
+def test_a_charge_that_is_gone_when_read_consistently_launches_nothing() -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
+    while cloud.requests.get("team/train") is None or cloud.state() is not CapacityState.LAUNCHING:
+        cloud.pass_once()
+    cloud.unseen = dict(cloud.workloads)
+    cloud.evict()
+    cloud.settle()
+
+    assert (cloud.state(), cloud.claims, cloud.launches) == (CapacityState.RELEASED, {}, [])
+
+
+def test_nothing_is_launched_next_to_a_held_node_that_is_gone() -> None:
+    cloud = Cloud(a_node_pool(), a_node_class(), a_node("old"))
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED, hold={"old": 3})
+    lost(cloud, "old")
+    cloud.settle()
+    without = list(cloud.launches)
+    cloud.nodes["old"] = a_node("old")
+    cloud.settle()
+
+    assert (without, cloud.launches) == ([], ["train-1-0"])
+
+
+def test_a_bought_node_is_held_for_its_gang_until_it_is_bound() -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.settle()
+    node = cloud.nodes["train-1-0"]
+    held = (node.spec.unschedulable, node.metadata.annotations[HELD_FOR_ANNOTATION])
+    cloud.bind(hold={"train-1-0": 1})
+    cloud.settle()
+    after = cloud.nodes["train-1-0"]
+
+    assert held == (True, "uid-train")
+    assert (after.spec.unschedulable, HELD_FOR_ANNOTATION in after.metadata.annotations) == (False, False)
+    assert cloud.state() is CapacityState.RELEASED
+
+
+def test_p_b13_x_23_a_late_gpu_is_waited_for_and_no_second_node_is_bought() -> None:
+    cloud = eight_gpu_machines(advertisementDelay="20s")
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.later(10)
+    waiting = (len(cloud.claims), cloud.verdict().message, cloud.standing())
+    cloud.later(15)
+
+    assert waiting == (1, "0 of 1 nodes ready; awaited: nvidia.com/gpu of 1", [])
+    assert (cloud.launches, cloud.verdict().message) == (["train-1-0"], "1 of 1 nodes ready")
+
+
+def test_p_b14_a_startup_taint_once_removed_never_comes_back() -> None:
+    taint = {"key": "agent", "effect": "NoSchedule"}
+    cloud = Cloud(a_node_pool(startup_taints=(taint,)), a_node_class())
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.settle()
+    waiting = cloud.verdict().message
+    without_taints(cloud, "train-1-0", "agent")
+    cloud.later(5)
+
+    assert waiting == "0 of 1 nodes ready; awaited: startup taint agent of 1"
+    assert cloud.nodes["train-1-0"].spec.taints == ()
+    assert cloud.standing() == ["train-1-0"]
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
+
+
+def test_p_b05_an_offering_out_of_stock_is_replaced_by_the_next_in_the_same_attempt() -> None:
+    kind = an_instance_type("g", an_offering("z1", price=10, stock=0), an_offering("z2", price=11))
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", kind))
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.settle()
+
+    assert (cloud.plan(), cloud.launches) == ([("pool", "g", "z2")], ["train-1-0", "train-1-1"])
+    assert cloud.standing() == ["train-1-1"]
+    (failed,) = cloud.requests["team/train"].status.failed_nodes
+    assert (failed.claim, failed.reason) == ("train-1-0", Reason.OUT_OF_STOCK)
+
+
+def test_p_b08_x_01_three_of_four_in_stock_leave_nothing_and_say_so() -> None:
+    kind = an_instance_type("gpu-8", an_offering(price=10, stock=3), gpus=8)
+    cloud = Cloud(a_node_pool(consolidate_after="10s"), a_node_class("kwok", kind))
+    cloud.gang("train", a_pod_class(4, GPU8), state=WorkloadState.CHARGED)
+    cloud.settle()
+    failed = cloud.state(), cloud.reasons()
+    partial = next(b for b in cloud.verdict().blockers if b.reason is Reason.PARTIAL_CAPACITY_RELEASED)
+    cloud.evict()
+    cloud.later(15)
+
+    assert failed == (CapacityState.FAILED, [Reason.OUT_OF_STOCK, Reason.PARTIAL_CAPACITY_RELEASED])
+    assert (partial.available, partial.requested) == (3, 4)
+    assert (cloud.claims, cloud.nodes) == ({}, {})
+
+
+def test_p_b08_stock_is_asked_again_after_its_time_and_not_before() -> None:
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", an_instance_type("g", an_offering(stock=0))))
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.settle()
+    cloud.gang("train", a_pod_class(1), reservation=2, attempt=2)
+    cloud.settle()
+    refused = cloud.state(), cloud.verdict().blockers[0].retry_at, cloud.decide().wake_at
+    cloud.now = at(60)
+    cloud.settle()
+
+    assert refused == (CapacityState.REFUSED, at(60), at(60))
+    assert (cloud.state(), cloud.launches) == (CapacityState.PLANNED, ["train-1-0"])
+    assert cloud.pools["pool"].status.unavailable_offerings == ()
+
+
+def test_p_b11_a_gpu_that_is_never_advertised_ends_the_purchase_at_its_deadline() -> None:
+    failure = {"stage": "Advertisement"}
+    cloud = Cloud(a_node_pool(initializationTimeout="30s"), a_node_class(failures=[failure]))
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.later(29)
+    before = cloud.state()
+    cloud.later(2)
+
+    assert (before, cloud.state()) == (CapacityState.LAUNCHED, CapacityState.FAILED)
+    cause = next(b for b in cloud.verdict().blockers if b.reason is Reason.INITIALIZATION_TIMEOUT)
+    assert (cause.resource, cloud.claims, cloud.nodes) == (GPU, {}, {})
+
+
+def test_p_b17_an_instance_that_never_registers_is_found_in_bounded_time_and_replaced_elsewhere() -> None:
+    types = (an_instance_type("bad", an_offering(price=1)), an_instance_type("good", an_offering(price=2)))
+    failure = {"stage": "Registration", "instanceType": "bad"}
+    cloud = Cloud(a_node_pool(registrationTimeout="20s"), a_node_class("kwok", *types, failures=[failure]))
+    cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
+    cloud.later(21)
+
+    assert cloud.plan() == [("pool", "good", "z1")] * 2
+    assert cloud.standing() == ["train-1-2", "train-1-3"]
+
+
+def test_p_b15_a_node_deleted_by_hand_is_replaced_for_its_gang() -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
+    cloud.settle()
+    lost(cloud, "train-1-0")
+    cloud.settle()
+
+    assert (cloud.standing(), cloud.state()) == (["train-1-1", "train-1-2"], CapacityState.LAUNCHED)
+    assert cloud.requests["team/train"].status.failed_nodes[0].reason is Reason.NODE_LOST
+
+
+def test_a_replacement_at_the_limit_waits_for_the_end_of_what_it_replaces() -> None:
+    cloud = Cloud(a_node_pool(limits={"nodes": 2}), a_node_class())
+    cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
+    cloud.settle()
+    lost(cloud, "train-1-1")
+    cloud.settle()
+
+    assert cloud.standing() == ["train-1-0", "train-1-2"]
+
+
+def test_p_b09_a_claim_that_never_launched_is_removed_at_once() -> None:
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", an_instance_type(launchDelay="60s")))
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.settle()
+    launching = list(cloud.claims)
+    cloud.evict()
+    cloud.settle()
+
+    assert (launching, cloud.claims, cloud.launches) == (["train-1-0"], {}, [])
+    assert cloud.state() is CapacityState.RELEASED
+
+
+def test_p_b07_a_pool_that_never_answers_stalls_nobody_else() -> None:
+    cloud = Cloud(
+        a_node_pool("a", node_class="stuck", labels={"p": "a"}),
+        a_node_pool("b", labels={"p": "b"}),
+        a_node_class("stuck", an_instance_type("s", launchDelay="3600s")),
+        a_node_class(),
+    )
+    cloud.gang("x", a_pod_class(1, selector={"p": "a"}), state=WorkloadState.CHARGED, age=1)
+    cloud.gang("y", a_pod_class(1, selector={"p": "b"}), state=WorkloadState.CHARGED)
+    cloud.later(2)
+
+    assert (cloud.standing(), cloud.verdict("x").message) == (["y-1-0"], "0 of 1 nodes ready; awaited: launch of 1")
+
+
+def test_an_eviction_gives_back_what_comes_and_lets_go_of_what_is_there() -> None:
+    types = (an_instance_type("fast"), an_instance_type("slow", gpus=2, registrationDelay="100s"))
+    cloud = Cloud(a_node_pool(consolidate_after="30s"), a_node_class("kwok", *types))
+    cloud.gang("train", a_pod_class(1), a_pod_class(1, {GPU: "2"}, pod_set="ps"), state=WorkloadState.CHARGED)
+    cloud.later(5)
+    cloud.gang("train", a_pod_class(1), reservation=2, attempt=2)
+    cloud.settle()
+
+    # one slow node holds the pair of GPUs; the fast one is there already and becomes an ordinary node
+    assert [c.spec.instance_type for c in cloud.claims.values()] == ["fast"]
+    assert not next(iter(cloud.nodes.values())).spec.unschedulable
+
+
+# ---- idle nodes -----------------------------------------------------------------------------------------------------
+
+
+def an_idle_node() -> Cloud:
+    """A node whose gang is over."""
+    cloud = Cloud(a_node_pool(consolidate_after="30s"), a_node_class())
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.settle()
+    cloud.evict()
+    cloud.settle()
+    return cloud
+
+
+def test_an_idle_node_is_removed_after_its_pools_idle_time_and_not_before() -> None:
+    cloud = an_idle_node()
+    cloud.later(29)
+    before = list(cloud.nodes)
+    cloud.later(1)
+
+    assert (before, cloud.nodes, cloud.claims) == (["train-1-0"], {}, {})
+
+
+def test_x_24_the_node_of_a_waiting_gang_is_never_idle() -> None:
+    cloud = eight_gpu_machines(advertisementDelay="120s")
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.later(100, step=10)
+
+    assert list(cloud.nodes) == ["train-1-0"]
+
+
+def test_a_pod_or_a_hold_keeps_a_node_and_a_daemon_does_not() -> None:
+    kept, held, daemon = an_idle_node(), an_idle_node(), an_idle_node()
+    kept.pods.append(a_pod(node="train-1-0", phase="Running"))
+    held.gang("other", state=WorkloadState.RESERVED, hold={"train-1-0": 1})
+    daemon.pods.append(a_pod(node="train-1-0", phase="Running", owner={"kind": "DaemonSet", "name": "d", "uid": "d"}))
+    for cloud in (kept, held, daemon):
+        cloud.later(60, step=10)
+
+    assert [list(c.nodes) for c in (kept, held, daemon)] == [["train-1-0"], ["train-1-0"], []]
+
+
+def test_a_node_that_is_taken_between_the_cordon_and_the_reading_is_kept() -> None:
+    cloud = an_idle_node()
+    cloud.now = at(30)
+    cloud.pass_once()
+    cordoned = cloud.nodes["train-1-0"].spec.unschedulable
+    cloud.gang("other", state=WorkloadState.RESERVED, hold={"train-1-0": 1})
+    cloud.settle()
+
+    assert (cordoned, cloud.nodes["train-1-0"].spec.unschedulable) == (True, False)
+
+
+def test_a_persons_own_cordon_is_never_lifted() -> None:
+    cloud = an_idle_node()
+    node = cloud.nodes["train-1-0"]
+    cloud.nodes["train-1-0"] = msgspec.structs.replace(
+        node, spec=msgspec.structs.replace(node.spec, unschedulable=True)
+    )
+    cloud.now = at(30)
+    cloud.pass_once()
+    cloud.gang("other", state=WorkloadState.RESERVED, hold={"train-1-0": 1})
+    cloud.settle()
+
+    assert cloud.nodes["train-1-0"].spec.unschedulable is True
+
+
+# ---- order ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_higher_priority_then_the_older_gang_takes_the_last_room() -> None:
+    cloud = Cloud(a_node_pool(limits={"nodes": 1}), a_node_class())
+    cloud.gang("old", a_pod_class(), state=WorkloadState.CHARGED, age=50)
+    cloud.gang("urgent", a_pod_class(), state=WorkloadState.CHARGED, priority=5)
+    cloud.settle()
+
+    assert (cloud.state("urgent"), cloud.state("old")) == (CapacityState.LAUNCHED, CapacityState.REFUSED)
+
+
+def test_the_same_world_gives_the_same_steps() -> None:
+    cloud = Cloud()
+    for name in ("b", "a", "c"):
+        cloud.gang(name, a_pod_class(2), state=WorkloadState.CHARGED)
+    world = cloud.snapshot()
+
+    assert decide(world, NOW) == decide(world, NOW)

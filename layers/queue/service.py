@@ -1,0 +1,424 @@
+"""The queue gate's only file that awaits: what it watches, how a pass is made, and how its steps are written.
+
+Every change asks for a pass; changes that come together share one. A pass builds a snapshot of the caches, asks
+`layers.queue.decide`, and writes. What it writes is in the caches when it ends, so the next pass counts it. Nothing
+else is remembered that a restart could not read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+from prometheus_client import Gauge
+
+from contracts.conditions import is_true
+from contracts.kinds import (
+    CapacityRequest,
+    ClusterQueue,
+    LocalQueue,
+    PodGroup,
+    ResourceFlavor,
+    Workload,
+    WorkloadPriorityClass,
+)
+from contracts.kinds.workload import FINISHED
+from contracts.mirrors import Pod
+from contracts.names import WORKLOAD_FINALIZER, WORKLOAD_LABEL
+from layers.queue.counting import cluster_queue_statuses, local_queue_statuses
+from layers.queue.decide import decide
+from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch, view
+from layers.queue.snapshot import (
+    DeleteWorkload,
+    JobView,
+    MakeWorkload,
+    PutWorkload,
+    ReadPurchase,
+    RemoveFinalizer,
+    RewriteSpec,
+    Snapshot,
+    StartJob,
+    Step,
+    SuspendJob,
+)
+from layers.queue.spans import bound_span, deleted_spans, spans_of_write, spans_to_tell_again
+from layers.runtime.errors import ApiError, Conflict, NotFound
+from layers.runtime.process import Gate, Reconciler, Runtime
+from layers.runtime.queueing import Queue
+from layers.runtime.resources import NAMESPACES, PODS, Resource, resource_of
+from layers.runtime.watching import Cache, Watcher
+from layers.runtime.writing import patch_tested, remove_finalizer, write_status
+
+log = structlog.get_logger(__name__)
+
+PASS, COUNTS = "pass", "counts"
+TOGETHER = 0.01
+"""Seconds: changes that come within them share a pass."""
+COUNTS_EVERY = 0.5
+"""Seconds between two writes of a queue's counts: a gang moves through several states in one of them."""
+AT_ONCE = 16
+"""Writes of one pass under way at the same time."""
+PATIENCE = 5
+"""Conflicts in a row on one Workload before it is set aside: the view is a little late, as a rule."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds for which a Workload is set aside that the server refuses to have written."""
+
+BATCH_JOBS: Resource[BatchJob] = Resource("/apis/batch/v1", "jobs", True, "Job", BatchJob)
+WORKLOADS = resource_of(Workload)
+CAPACITY_REQUESTS = resource_of(CapacityRequest)
+CLUSTER_QUEUES, LOCAL_QUEUES = resource_of(ClusterQueue), resource_of(LocalQueue)
+
+
+def build(runtime: Runtime) -> Gate:
+    """The queue gate on ``runtime``."""
+    return QueueGate(runtime).gate()
+
+
+class QueueGate:
+    """Caches, passes, writes."""
+
+    def __init__(self, runtime: Runtime, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._runtime, self._api, self._clock = runtime, runtime.api, clock
+        self._queue = Queue("queue", runtime.meters, longest_backoff=2.0)
+        self.jobs: Cache[BatchJob] = Cache()
+        self.pods: Cache[Pod] = Cache()
+        self.namespaces: Cache[Any] = Cache()
+        self.workloads: Cache[Workload] = Cache()
+        self.pod_groups: Cache[PodGroup] = Cache()
+        self.capacity_requests: Cache[CapacityRequest] = Cache()
+        self.local_queues: Cache[LocalQueue] = Cache()
+        self.cluster_queues: Cache[ClusterQueue] = Cache()
+        self.flavors: Cache[ResourceFlavor] = Cache()
+        self.priority_classes: Cache[WorkloadPriorityClass] = Cache()
+        self.pods.index("workload", _workload_of_unfinished)
+        self._views: dict[str, JobView] = {}
+        self._leading = False
+        self._purchases: dict[tuple[str, int], bool] = {}
+        self._written: dict[str, datetime] = {}
+        self._deleting: set[str] = set()
+        self._bound_told: set[tuple[str, int]] = set()
+        self._refusals: Counter[str] = Counter()
+        self._aside_until: dict[str, datetime] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._by_reason = Gauge(
+            "queue_workloads",
+            "Unfinished workloads by what their verdict says",
+            ["state", "layer", "reason"],
+            registry=runtime.meters.registry,
+            namespace="trigate",
+        )
+
+    def gate(self) -> Gate:
+        """What the runtime runs: ten watches and one queue."""
+        watch, api = self._runtime.settings.watch, self._api
+
+        def watcher(resource: Resource[Any], cache: Cache[Any], on_change: Callable[..., None]) -> Watcher[Any]:
+            return Watcher(api, resource, cache, on_change, times=watch)
+
+        return Gate(
+            watchers=(
+                watcher(resource_of(WorkloadPriorityClass), self.priority_classes, self._priorities_changed),
+                watcher(NAMESPACES, self.namespaces, self._namespace_changed),
+                watcher(resource_of(ResourceFlavor), self.flavors, self._setting_changed),
+                watcher(CLUSTER_QUEUES, self.cluster_queues, self._setting_changed),
+                watcher(LOCAL_QUEUES, self.local_queues, self._setting_changed),
+                watcher(BATCH_JOBS, self.jobs, self._job_changed),
+                watcher(WORKLOADS, self.workloads, self._workload_changed),
+                watcher(resource_of(PodGroup), self.pod_groups, self._group_changed),
+                watcher(CAPACITY_REQUESTS, self.capacity_requests, self._request_changed),
+                watcher(PODS, self.pods, self._pod_changed),
+            ),
+            reconcilers=(Reconciler(self._queue, self._reconcile, workers=2),),
+            started=self._started,
+        )
+
+    # ---- what a change means ---------------------------------------------------------------------------------------
+
+    def _touch(self, counts: bool = False) -> None:
+        self._queue.add_after(PASS, TOGETHER)
+        if counts:
+            self._queue.add_after(COUNTS, COUNTS_EVERY)
+
+    def _setting_changed(self, key: str, old: Any, new: Any) -> None:
+        if old is None or new is None or old.spec != new.spec:
+            self._touch(counts=True)
+
+    def _namespace_changed(self, key: str, old: Any, new: Any) -> None:
+        if old is None or new is None or old.metadata.labels != new.metadata.labels:
+            self._touch()
+
+    def _priorities_changed(self, key: str, old: Any, new: Any) -> None:
+        for job in self.jobs.values():
+            self._look_at(job)
+        self._touch()
+
+    def _job_changed(self, key: str, old: BatchJob | None, new: BatchJob | None) -> None:
+        before = self._views.get(key)
+        if new is None or not is_managed(new):
+            self._views.pop(key, None)
+            if before is not None:
+                self._touch()
+            return
+        after = self._look_at(new)
+        if before is None or replace(before, resource_version=after.resource_version) != after:
+            self._touch()
+
+    def _look_at(self, job: BatchJob) -> JobView:
+        priorities = {c.metadata.name: c.value for c in self.priority_classes.values()}
+        self._views[job.key] = view(job, priorities)
+        return self._views[job.key]
+
+    def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
+        was, is_ = (bool(p and list(_workload_of_unfinished(p))) for p in (old, new))
+        if was != is_:
+            self._touch()
+
+    def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
+        if new is None and old is not None:
+            uid = old.metadata.uid
+            self._written.pop(uid, None)
+            self._deleting.discard(uid)
+            self._purchases = {k: v for k, v in self._purchases.items() if k[0] != uid}
+            self._bound_told = {k for k in self._bound_told if k[0] != uid}
+            self._refusals.pop(key, None)
+        self._touch(counts=True)
+
+    def _group_changed(self, key: str, old: PodGroup | None, new: PodGroup | None) -> None:
+        workload = self.workloads.get(key)
+        if self._leading and workload is not None:
+            self._tell_bound(workload)
+        self._touch()
+
+    def _request_changed(self, key: str, old: CapacityRequest | None, new: CapacityRequest | None) -> None:
+        workload = self.workloads.get(key)
+        if workload is not None:
+            known = workload.metadata.uid, workload.status.attempt
+            if self._purchases.get(known):  # was in flight when it was read: may be over now
+                del self._purchases[known]
+        self._touch()
+
+    # ---- passes ----------------------------------------------------------------------------------------------------
+
+    async def _started(self) -> None:
+        """Forget what a former leadership knew, and tell again what may not have been told."""
+        self._leading = True
+        for memory in (self._purchases, self._written, self._deleting, self._bound_told, self._aside_until):
+            memory.clear()
+        self._refusals.clear()
+        now = self._clock()
+        for workload in self.workloads.values():
+            behind = self.pod_groups.get(workload.key), self.capacity_requests.get(workload.key)
+            for span in spans_to_tell_again(workload, *behind, now):
+                self._runtime.spans.emit(span)
+            if bound_span(workload, *behind):
+                self._bound_told.add((workload.metadata.uid, workload.status.attempt))
+        self._touch(counts=True)
+
+    async def _reconcile(self, key: str) -> float | None:
+        if key == COUNTS:
+            await self._count()
+            return None
+        now = self._clock()
+        world = self._snapshot(now)
+        decision = decide(world, now)
+        landed = True
+        for step in decision.steps:
+            if isinstance(step, PutWorkload) and step.charges and landed:
+                # In order, and no further than they land: each counts those before it.
+                landed = await self._landed(step)
+        if landed:
+            rest = [s for s in decision.steps if not (isinstance(s, PutWorkload) and s.charges)]
+            await self._all_landed(rest)
+        self._measure(world)
+        due = [t for t in (decision.wake_at, *self._aside_until.values()) if t is not None]
+        return max(TOGETHER, (min(due) - self._clock()).total_seconds()) if due else None
+
+    async def _all_landed(self, steps: Iterable[Step]) -> None:
+        """Write what is independent, several at a time. All have ended when this returns or raises."""
+        results = await asyncio.gather(*(self._landed(s) for s in steps), return_exceptions=True)
+        for error in results:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _landed(self, step: Step) -> bool:
+        """Write one step. False: the server refused it, and the Workload is left alone for a moment if that goes on."""
+        key = _key_of(step)
+        try:
+            async with self._slots:
+                await self._write(step)
+        except ApiError as error:
+            self._refusals[key] += 1
+            times = self._refusals[key]
+            late = isinstance(error, Conflict) and times < PATIENCE
+            if late:
+                log.debug("step.conflict", step=type(step).__name__, workload=key, error=str(error))
+                self._queue.add_after(PASS, 0.02 * times)
+            else:
+                pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(times - 1, 10))
+                self._aside_until[key] = self._clock() + timedelta(seconds=pause)
+                log.warning("step.refused", step=type(step).__name__, workload=key, error=str(error), again_in=pause)
+                self._touch()
+            return False
+        self._refusals.pop(key, None)
+        return True
+
+    async def _write(self, step: Step) -> None:
+        api = self._api
+        match step:
+            case MakeWorkload(workload):
+                self.workloads.put_own_write(await api.create(WORKLOADS, workload))
+            case PutWorkload(new, old):
+                stored = await write_status(api, self.workloads, WORKLOADS, new, old)
+                self._written[old.metadata.uid] = self._clock()
+                behind = self.pod_groups.get(old.key), self.capacity_requests.get(old.key)
+                for span in spans_of_write(stored, old, *behind):
+                    self._runtime.spans.emit(span)
+                self._told(stored, old)
+            case RewriteSpec(new, old):
+                operation = {"op": "replace", "path": "/spec", "value": new.to_wire()["spec"]}
+                await patch_tested(api, self.workloads, WORKLOADS, old, [operation])
+            case DeleteWorkload(workload):
+                meta = workload.metadata
+                if meta.uid not in self._deleting:
+                    await api.delete(WORKLOADS, meta.name, meta.namespace, uid=meta.uid)
+                    self._deleting.add(meta.uid)
+            case RemoveFinalizer(workload):
+                behind = self.pod_groups.get(workload.key), self.capacity_requests.get(workload.key)
+                await remove_finalizer(api, self.workloads, WORKLOADS, workload, WORKLOAD_FINALIZER)
+                if workload.metadata.deletion_timestamp:
+                    for span in deleted_spans(workload, *behind, self._clock()):
+                        self._runtime.spans.emit(span)
+            case StartJob(job, workload):
+                await self._patch_job(job, lambda present: start_patch(present, workload))
+                log.info("job.started", workload=workload.key, attempt=workload.status.attempt)
+            case SuspendJob(job, workload_key):
+                await self._patch_job(job, suspend_patch)
+                log.info("job.suspended", workload=workload_key)
+            case ReadPurchase(workload):
+                await self._read_purchase(workload)
+
+    async def _patch_job(self, job: JobView, patch: Callable[[BatchJob], Mapping[str, Any]]) -> None:
+        """Patch the very version that was decided on; if there is a newer one, the next pass decides on that."""
+        present = self.jobs.get(job.key)
+        if present is None or present.metadata.resource_version != job.resource_version:
+            self._touch()
+            return
+        meta = present.metadata
+        self.jobs.put_own_write(await self._api.patch_merge(BATCH_JOBS, meta.name, patch(present), meta.namespace))
+
+    async def _read_purchase(self, workload: Workload) -> None:
+        meta = workload.metadata
+        try:
+            request = await self._api.get(CAPACITY_REQUESTS, meta.name, meta.namespace)
+        except NotFound:
+            in_flight = False
+        else:
+            self.capacity_requests.put_own_write(request)
+            in_flight = request.in_flight
+        self._purchases[meta.uid, workload.status.attempt] = in_flight
+        self._touch()
+
+    async def _count(self) -> None:
+        """Write the counts of every queue where they have changed."""
+        now = self._clock()
+        world = self._snapshot(now)
+        writes: list[Awaitable[object]] = [
+            write_status(self._api, self.cluster_queues, CLUSTER_QUEUES, new, old)
+            for new, old in cluster_queue_statuses(world, now)
+        ]
+        writes += [
+            write_status(self._api, self.local_queues, LOCAL_QUEUES, new, old)
+            for new, old in local_queue_statuses(world, now)
+        ]
+        for error in await asyncio.gather(*writes, return_exceptions=True):
+            if isinstance(error, ApiError):
+                log.info("counts.again", error=str(error))
+                self._queue.add_after(COUNTS, COUNTS_EVERY)
+            elif isinstance(error, BaseException):
+                raise error
+
+    def _snapshot(self, now: datetime) -> Snapshot:
+        self._aside_until = {k: t for k, t in self._aside_until.items() if t > now}
+        return Snapshot(
+            jobs=dict(self._views),
+            workloads=_by_key(self.workloads),
+            pod_groups=_by_key(self.pod_groups),
+            capacity_requests=_by_key(self.capacity_requests),
+            local_queues=_by_key(self.local_queues),
+            cluster_queues=_by_key(self.cluster_queues),
+            flavors=_by_key(self.flavors),
+            namespaces={n.metadata.name: n.metadata.labels for n in self.namespaces.values()},
+            unfinished_pods={w.key: n for w in self.workloads.values() if (n := self._unfinished(w))},
+            purchases=dict(self._purchases),
+            set_aside=frozenset(self._aside_until),
+            written=dict(self._written),
+        )
+
+    def _unfinished(self, workload: Workload) -> int:
+        """Pods of the Workload that have not ended: its job's, and those that were orphaned when it was deleted."""
+        owners = (p.metadata.controller for p in self.pods.by("workload", workload.key))
+        return sum(owner is None or owner.uid == workload.spec.job.uid for owner in owners)
+
+    # ---- what is told ----------------------------------------------------------------------------------------------
+
+    def _tell_bound(self, workload: Workload) -> None:
+        attempt = workload.metadata.uid, workload.status.attempt
+        if attempt in self._bound_told:
+            return
+        span = bound_span(workload, self.pod_groups.get(workload.key), self.capacity_requests.get(workload.key))
+        if span is not None:
+            self._bound_told.add(attempt)
+            self._runtime.spans.emit(span)
+
+    def _told(self, new: Workload, old: Workload) -> None:
+        """Log a change of state or of the verdict's reason."""
+        said, before = new.status.verdict, old.status.verdict
+        if new.state is old.state and said and before and said.reason == before.reason:
+            return
+        log.info(
+            "workload.moved",
+            workload=new.key,
+            state=new.state.value,
+            was=old.state.value,
+            layer=said.layer.value if said else None,
+            reason=said.reason.value if said else None,
+            attempt=new.status.attempt,
+            reservation=new.status.reservation,
+        )
+
+    def _measure(self, world: Snapshot) -> None:
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for workload in world.workloads.values():
+            said = workload.status.verdict
+            if said is not None and not is_true(workload.status.conditions, FINISHED):
+                counts[workload.state.value, said.layer.value, said.reason.value] += 1
+        self._by_reason.clear()
+        for labels, n in counts.items():
+            self._by_reason.labels(*labels).set(n)
+
+
+def _workload_of_unfinished(pod: Pod) -> Iterable[str]:
+    """The key of the Workload of a pod that has not ended; none for any other pod."""
+    name = pod.metadata.labels.get(WORKLOAD_LABEL)
+    if name and pod.status.phase not in ("Succeeded", "Failed"):
+        yield f"{pod.metadata.namespace}/{name}"
+
+
+def _by_key(cache: Cache[Any]) -> dict[str, Any]:
+    return dict(zip(cache.keys(), cache.values(), strict=True))
+
+
+def _key_of(step: Step) -> str:
+    """The key of the Workload that a step is about."""
+    match step:
+        case PutWorkload(_, old) | RewriteSpec(_, old):
+            return old.key
+        case SuspendJob(_, workload_key):
+            return workload_key
+        case _:
+            return step.workload.key

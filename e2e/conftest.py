@@ -1,5 +1,6 @@
 """One real control plane for the whole session; every story makes a namespace and nodes of its own in it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -8,9 +9,17 @@ import pytest_asyncio
 
 from deploy.local.gates import GATES, Gates
 from deploy.local.plane import Plane
+from deploy.local.programs import get_programs
 from e2e.budgets import REPORT, usage
 from e2e.cluster import Cluster
 from e2e.otlp import Receiver, receiving
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Get the programs before the first test, whose timeout a build would outlast."""
+    needed = any("plane" in getattr(item, "fixturenames", ()) for item in session.items)
+    if needed and not session.config.option.collectonly:
+        asyncio.run(get_programs())
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

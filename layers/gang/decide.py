@@ -351,7 +351,7 @@ class _Pass:
         for older in self.gangs:
             if older is g:
                 break
-            if older.workload.state not in _WAITS_FOR_NODES or self._placed_meanwhile(older):
+            if older.gang.busy or older.workload.state not in _WAITS_FOR_NODES or self._placed_meanwhile(older):
                 continue
             if older.fits_but_waits:
                 return [], older

@@ -133,8 +133,8 @@ class Gang:
     """A Workload with its PodGroup, if that exists, and the state of the purchase for it.
 
     ``pods`` are all pods that its job controls, of every attempt. ``capacity`` and ``planned_nodes`` are those of the
-    CapacityRequest when it answers the same reservation, NONE and 0 otherwise. ``busy``: binds are in flight, or a write
-    was just refused, so that the gang is left as it is.
+    CapacityRequest when it answers the same reservation, NONE and 0 otherwise. ``busy``: binds are in flight, or a
+    write was just refused, so that the gang is left as it is.
     """
 
     workload: Workload

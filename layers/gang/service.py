@@ -1,0 +1,383 @@
+"""The gang gate's only file that awaits: what it watches, how a pass is made, how its steps are written.
+
+Every change asks for a pass; changes that come together share one. A pass builds a snapshot of the caches, asks
+`layers.gang.decide`, and writes in the order that was decided; a write that fails ends the pass, because the rest was
+decided on the assumption that it lands. The members of one gang are bound beside the passes. Nothing else is
+remembered that a restart could not read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+from prometheus_client import Gauge
+
+from contracts.kinds.capacity import CapacityRequest, NodeClaim
+from contracts.kinds.pod_group import PodGroup, PodGroupState
+from contracts.kinds.workload import Workload
+from contracts.mirrors import Node, Pod
+from layers.gang.decide import decide
+from layers.gang.feasibility import closed
+from layers.gang.snapshot import (
+    BindFailure,
+    Demand,
+    Gang,
+    NodeRow,
+    PodRow,
+    Snapshot,
+    Times,
+    capacity_of,
+    demand_of,
+    node_row,
+    pod_row,
+)
+from layers.gang.spans import spans_of_write, spans_to_tell_again
+from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, PutPodGroupStatus, Step
+from layers.runtime.errors import AlreadyExists, ApiError, ApiFailure, Conflict, NotFound
+from layers.runtime.process import Gate, Reconciler, Runtime
+from layers.runtime.queueing import Queue
+from layers.runtime.resources import NODES, PODS, Resource, resource_of
+from layers.runtime.watching import Cache, Watcher
+from layers.runtime.writing import patch_tested, write_status
+
+log = structlog.get_logger(__name__)
+
+PASS = "pass"
+TOGETHER = 0.01
+"""Seconds: changes that come within them share a pass."""
+GANGS_AT_ONCE = 8
+"""Gangs whose members are bound at the same time."""
+BINDS_AT_ONCE = 32
+"""Binds of one gang under way at the same time."""
+FIRST_RETRY, LONGEST_RETRY = 0.25, 2.0
+"""Seconds before refused binds are tried again: several times within the bind deadline."""
+FIRST_ASIDE, LONGEST_ASIDE = 1.0, 60.0
+"""Seconds for which a gang is left as it is whose PodGroup the server refuses to have written."""
+
+WORKLOADS, POD_GROUPS = resource_of(Workload), resource_of(PodGroup)
+CAPACITY_REQUESTS, NODE_CLAIMS = resource_of(CapacityRequest), resource_of(NodeClaim)
+
+
+def build(runtime: Runtime) -> Gate:
+    """The gang gate on ``runtime``."""
+    return GangGate(runtime).gate()
+
+
+class GangGate:
+    """Caches, passes, writes, binds."""
+
+    def __init__(
+        self, runtime: Runtime, clock: Callable[[], datetime] = lambda: datetime.now(UTC), times: Times | None = None
+    ) -> None:
+        self._runtime, self._api, self._clock = runtime, runtime.api, clock
+        self._times = times or Times()
+        self._passes = Queue("gang", runtime.meters, longest_backoff=2.0)
+        self._binds = Queue("gang-binds", runtime.meters)
+        self.workloads: Cache[Workload] = Cache()
+        self.groups: Cache[PodGroup] = Cache()
+        self.requests: Cache[CapacityRequest] = Cache()
+        self.claims: Cache[NodeClaim] = Cache()
+        self.pods: Cache[Pod] = Cache()
+        self.nodes: Cache[Node] = Cache()
+        self._demands: dict[str, Demand] = {}
+        self._pod_rows: dict[str, PodRow] = {}
+        self._pods_of_job: dict[str, dict[str, PodRow]] = defaultdict(dict)
+        self._node_rows: dict[str, NodeRow] = {}
+        self._own_binds: dict[str, str] = {}
+        self._plans: dict[str, BindMembers] = {}
+        self._failures: dict[str, BindFailure] = {}
+        self._tries: Counter[str] = Counter()
+        self._refusals: Counter[str] = Counter()
+        self._aside_until: dict[str, datetime] = {}
+        self._waiting = Gauge(
+            "gang_waiting",
+            "Gangs without a place, by what their verdict says",
+            ["state", "reason"],
+            registry=runtime.meters.registry,
+            namespace="trigate",
+        )
+
+    def gate(self) -> Gate:
+        """What the runtime runs: six watches, the passes, the binds."""
+        watch, api = self._runtime.settings.watch, self._api
+
+        def watcher(resource: Resource[Any], cache: Cache[Any], on_change: Callable[..., None]) -> Watcher[Any]:
+            return Watcher(api, resource, cache, on_change, times=watch)
+
+        return Gate(
+            watchers=(
+                watcher(POD_GROUPS, self.groups, self._on_change),
+                watcher(WORKLOADS, self.workloads, self._on_workload),
+                watcher(CAPACITY_REQUESTS, self.requests, self._on_change),
+                watcher(NODE_CLAIMS, self.claims, self._on_change),
+                watcher(NODES, self.nodes, self._on_node),
+                watcher(PODS, self.pods, self._on_pod),
+            ),
+            reconcilers=(
+                Reconciler(self._passes, self.one_pass),
+                Reconciler(self._binds, self.bind_gang, GANGS_AT_ONCE),
+            ),
+            started=self.started,
+        )
+
+    async def started(self) -> None:
+        """Tell again what a former process may not have told, and begin."""
+        now = self._clock()
+        for group in self.groups.values():
+            for span in spans_to_tell_again(group, self.workloads.get(group.key), now):
+                self._runtime.spans.emit(span)
+        self._plans.clear()
+        self._passes.add(PASS)
+
+    # ---- what the caches say ----------------------------------------------------------------------------------------
+
+    def _on_change(self, key: str, old: object | None, new: object | None) -> None:
+        self._passes.add_after(PASS, TOGETHER)
+
+    def _on_workload(self, key: str, old: Workload | None, new: Workload | None) -> None:
+        if new is None:
+            self._demands.pop(key, None)
+        elif old is None or old.spec != new.spec or old.status.admission != new.status.admission:
+            self._demands[key] = demand_of(new)
+        self._passes.add_after(PASS, TOGETHER)
+
+    def _on_node(self, key: str, old: Node | None, new: Node | None) -> None:
+        before = self._node_rows.pop(key, None)
+        if new is not None:
+            self._node_rows[key] = node_row(new)
+        if self._node_rows.get(key) != before:  # most changes of a node are heartbeats
+            self._passes.add_after(PASS, TOGETHER)
+
+    def _on_pod(self, key: str, old: Pod | None, new: Pod | None) -> None:
+        if new is None:
+            gone = self._pod_rows.get(key)
+            if gone is not None:
+                self._own_binds.pop(gone.uid, None)
+            self._set_pod(key, None)
+            return
+        row = pod_row(new)
+        if row.node:
+            self._own_binds.pop(row.uid, None)
+        elif row.uid in self._own_binds:  # an event from before our bind
+            row = row.on(self._own_binds[row.uid])
+        self._set_pod(key, row)
+
+    def _set_pod(self, key: str, row: PodRow | None) -> None:
+        before = self._pod_rows.pop(key, None)
+        if before is not None and before.job_uid:
+            of_job = self._pods_of_job[before.job_uid]
+            of_job.pop(key, None)
+            if not of_job:
+                del self._pods_of_job[before.job_uid]
+        if row is not None:
+            self._pod_rows[key] = row
+            if row.job_uid:
+                self._pods_of_job[row.job_uid][key] = row
+        if row != before:
+            self._passes.add_after(PASS, TOGETHER)
+
+    def snapshot(self, now: datetime) -> Snapshot:
+        """The world as the caches have it."""
+        claimed = {c.status.node_name: c.spec.owner.pod_group_uid for c in self.claims.values() if c.held}
+        nodes = tuple(
+            replace(row, held_for=claimed[name]) if row.held_for is None and name in claimed else row
+            for name, row in self._node_rows.items()
+        )
+        pods = tuple(row for row in self._pod_rows.values() if row.node and not row.over)
+        gangs = tuple(self._gang(w, now) for w in self.workloads.values())
+        orphans = tuple(g for g in self.groups.values() if g.key not in self.workloads)
+        return Snapshot(nodes, pods, gangs, orphans, self._times)
+
+    def _gang(self, workload: Workload, now: datetime) -> Gang:
+        key = workload.key
+        capacity, planned_nodes = capacity_of(self.requests.get(key), workload)
+        aside = self._aside_until.get(key)
+        return Gang(
+            workload,
+            self._demands[key],
+            self.groups.get(key),
+            tuple(self._pods_of_job.get(workload.spec.job.uid, {}).values()),
+            capacity,
+            planned_nodes,
+            busy=key in self._plans or (aside is not None and aside > now),
+            bind_failure=self._failures.get(key),
+        )
+
+    # ---- a pass -----------------------------------------------------------------------------------------------------
+
+    async def one_pass(self, key: str) -> float | None:
+        """Decide and write. Returns the seconds after which to look again, None: when something changes."""
+        now = self._clock()
+        for forgotten in [k for k in self._failures if k not in self.workloads]:
+            self._forget(forgotten)
+        decision = decide(self.snapshot(now), now)
+        creates = [s for s in decision.steps if isinstance(s, CreatePodGroup)]
+        await asyncio.gather(*(self._guarded(s) for s in creates))
+        for step in decision.steps:
+            if not isinstance(step, CreatePodGroup) and not await self._guarded(step):
+                return 0.0
+        self._count_waiting()
+        moments = [at for at in self._aside_until.values() if at > now]
+        moments += [decision.wake_at] if decision.wake_at else []
+        return max(0.0, (min(moments) - self._clock()).total_seconds()) + 0.001 if moments else None
+
+    async def _guarded(self, step: Step) -> bool:
+        """Whether the step landed. A gang that the server refuses to have written is set aside, so that others go on.
+
+        Raises `Conflict` on an old view, and what ends the whole pass (`Unreachable`, lost leadership).
+        """
+        group = step.group if isinstance(step, BindMembers) else step.new
+        try:
+            await self._perform(step)
+        except Conflict:
+            raise
+        except NotFound:
+            if isinstance(step, PutPodGroupStatus | PutPodGroupSpec):
+                self.groups.drop_own_delete(group.key, step.old.metadata.resource_version)
+            return False
+        except ApiError as error:
+            pause = min(LONGEST_ASIDE, FIRST_ASIDE * 2 ** self._refusals[group.key])
+            self._refusals[group.key] += 1
+            self._aside_until[group.key] = self._clock() + timedelta(seconds=pause)
+            log.error("gang.refused", gang=group.key, step=type(step).__name__, error=str(error), again_in=pause)
+            return False
+        if group.key in self._aside_until:
+            del self._aside_until[group.key], self._refusals[group.key]
+        return True
+
+    async def _perform(self, step: Step) -> None:
+        match step:
+            case CreatePodGroup(new):
+                try:
+                    self.groups.put_own_write(await self._api.create(POD_GROUPS, new))
+                except AlreadyExists:
+                    meta = new.metadata
+                    self.groups.put_own_write(await self._api.get(POD_GROUPS, meta.name, meta.namespace))
+            case PutPodGroupSpec(new, old):
+                operation = {"op": "replace", "path": "/spec/minMember", "value": new.spec.min_member}
+                await patch_tested(self._api, self.groups, POD_GROUPS, old, [operation])
+            case PutPodGroupStatus(new, old):
+                stored = await write_status(self._api, self.groups, POD_GROUPS, new, old)
+                for span in spans_of_write(stored, old, self.workloads.get(new.key)):
+                    self._runtime.spans.emit(span)
+                self._told(stored, old)
+            case BindMembers():
+                self._plans[step.group.key] = step
+                self._binds.add(step.group.key)
+
+    def _told(self, new: PodGroup, old: PodGroup) -> None:
+        if new.state is not old.state:
+            verdict = new.status.verdict
+            reason = str(verdict.reason) if verdict else ""
+            log.info("gang.moved", gang=new.key, state=str(new.state), before=str(old.state), reason=reason)
+
+    def _count_waiting(self) -> None:
+        found: Counter[tuple[str, str]] = Counter()
+        for group in self.groups.values():
+            verdict = group.status.verdict
+            if verdict and group.state in (PodGroupState.UNPLACED, PodGroupState.HELD):
+                found[str(group.state), str(verdict.reason)] += 1
+        self._waiting.clear()
+        for (state, reason), count in found.items():
+            self._waiting.labels(state, reason).set(count)
+
+    # ---- binds ------------------------------------------------------------------------------------------------------
+
+    async def bind_gang(self, key: str) -> None:
+        """Bind the members of one gang as decided, all at once. Until it ends, passes leave the gang as it is."""
+        plan = self._plans.get(key)
+        if plan is None:
+            return
+        try:
+            await self._bind(key, plan)
+        finally:
+            self._plans.pop(key, None)
+            self._passes.add(PASS)
+
+    async def _bind(self, key: str, plan: BindMembers) -> None:
+        slots = asyncio.Semaphore(BINDS_AT_ONCE)
+        refused: dict[str, str] = {}
+
+        async def one(pod: PodRow, node: str) -> None:
+            async with slots:
+                words = moved.get(node) or await self._bind_one(pod, node)
+                if words:
+                    refused[pod.name] = words
+
+        first = {node: pod for pod, node in reversed(plan.pods)}
+        answers = await asyncio.gather(*(self._unusable(n, p, plan.group.metadata.uid) for n, p in first.items()))
+        moved = {node: words for node, words in zip(first, answers, strict=True) if words}
+        await asyncio.gather(*(one(pod, node) for pod, node in plan.pods))
+        if not refused:
+            self._forget(key)
+            return
+        pause = min(LONGEST_RETRY, FIRST_RETRY * 2 ** self._tries[key])
+        self._tries[key] += 1
+        names = tuple(sorted(refused))
+        retry_at = self._clock() + timedelta(seconds=pause)
+        self._failures[key] = BindFailure(plan.attempt, names, refused[names[0]], retry_at)
+        log.warning("gang.binds_refused", gang=key, pods=len(names), error=refused[names[0]], again_in=pause)
+
+    async def _unusable(self, node: str, pod: PodRow, group_uid: str) -> str | None:
+        """What keeps the gang off a node by a consistent read, in words; None: nothing does."""
+        try:
+            row = node_row(await self._api.get(NODES, node))
+        except NotFound:
+            return f"node {node} does not exist"
+        except ApiFailure as error:
+            return f"node {node} could not be read: {error}"
+        if not row.ready:
+            return f"node {node} is not ready"
+        why = closed(row, pod.tolerations, group_uid, standing=True)
+        return f"node {node} is closed to this gang: {why.value}" if why else None
+
+    async def _bind_one(self, pod: PodRow, node: str) -> str | None:
+        """Bind one pod; what speaks against it, in the server's words, or None."""
+        key = f"{pod.namespace}/{pod.name}"
+        cached = self.pods.get(key)
+        if cached is None or cached.metadata.uid != pod.uid:
+            return None  # gone meanwhile: the next pass counts anew
+        try:
+            await self._api.bind(cached, node)
+        except NotFound:
+            self.pods.drop_own_delete(key, cached.metadata.resource_version)
+            return None
+        except ApiFailure as error:
+            return await self._after_doubt(cached, node, error)
+        self._note_bound(key, pod.uid, node)
+        return None
+
+    async def _after_doubt(self, pod: Pod, node: str, error: ApiFailure) -> str | None:
+        """A bind was refused, or nobody knows: read the pod as it is now."""
+        said = error.message if isinstance(error, ApiError) else str(error)
+        if not isinstance(error, Conflict) and isinstance(error, ApiError):
+            return said
+        try:
+            now = await self._api.get(PODS, pod.metadata.name, pod.metadata.namespace)
+        except NotFound:
+            self.pods.drop_own_delete(pod.key, pod.metadata.resource_version)
+            return None
+        except ApiFailure:
+            return said
+        self.pods.put_own_write(now)
+        meta = now.metadata
+        if meta.uid != pod.metadata.uid or now.spec.node_name or meta.deletion_timestamp:
+            return None  # bound, by an answer that was lost or by another, or on its way out: the next pass counts it
+        return said
+
+    def _note_bound(self, key: str, uid: str, node: str) -> None:
+        """Count an own bind before the watch delivers it."""
+        row = self._pod_rows.get(key)
+        if row is not None and row.uid == uid and not row.node:
+            self._own_binds[uid] = node
+            self._set_pod(key, row.on(node))
+
+    def _forget(self, key: str) -> None:
+        self._failures.pop(key, None)
+        self._tries.pop(key, None)

@@ -9,7 +9,7 @@ from contracts.kinds.workload import ChargeCause, WorkloadState
 from contracts.names import GPU, HELD_FOR_ANNOTATION
 from contracts.reasons import Passed, Reason
 from layers.provisioning.decide import decide
-from layers.provisioning.steps import CreateClaim
+from layers.provisioning.steps import CreateClaim, PutRequestStatus
 from tests.builders import (
     NOW,
     a_node,
@@ -289,7 +289,7 @@ def test_the_intent_stands_before_any_claim_does() -> None:
     cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
     cloud.settle()
     first = next(i for i, s in enumerate(cloud.written) if isinstance(s, CreateClaim))
-    intents = [s.new.state for s in cloud.written[:first] if hasattr(s, "old") and hasattr(s.new, "in_flight")]
+    intents = [s.new.state for s in cloud.written[:first] if isinstance(s, PutRequestStatus)]
 
     assert intents[-1] is CapacityState.LAUNCHING
 

@@ -1,0 +1,383 @@
+"""The provisioner's shell: what it watches, how a pass is made, how its steps are written and its claims kept alive.
+
+Every change asks for a pass; changes that come together share one. A pass builds a snapshot of the caches, reads
+consistently what an act that cannot be taken back depends on, asks `layers.provisioning.decide`, and writes. Each claim
+lives under a key of its own, so a provider that hangs on one of them stalls nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import groupby
+
+import structlog
+from prometheus_client import Gauge
+
+from contracts.conditions import is_true
+from contracts.kinds.capacity import LAUNCHED, CapacityRequest, NodeClaim
+from contracts.kinds.pod_group import PodGroup
+from contracts.kinds.pools import KwokNodeClass, NodePool
+from contracts.kinds.workload import Workload
+from contracts.mirrors import Node, Pod
+from contracts.names import NODE_CLAIM_FINALIZER, NODE_CLAIM_LABEL, REMOVING_ANNOTATION
+from contracts.reasons import Reason
+from contracts.traces import trace_id
+from contracts.verdicts import Blocker
+from layers.provisioning import lifecycle
+from layers.provisioning.decide import decide, launching
+from layers.provisioning.providers import LaunchRefused, NotYet, OutOfStock, Provider, kwok_cloud
+from layers.provisioning.providers.kwok import KwokProvider
+from layers.provisioning.snapshot import Reads, Snapshot, busy_nodes, held_nodes
+from layers.provisioning.spans import spans_of_write, spans_to_tell_again
+from layers.provisioning.steps import (
+    CreateClaim,
+    CreateRequest,
+    DeleteClaim,
+    PutClaimStatus,
+    PutPoolStatus,
+    PutRequestSpec,
+    PutRequestStatus,
+    Step,
+    node_operations,
+)
+from layers.runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from layers.runtime.process import Gate, Reconciler, Runtime
+from layers.runtime.queueing import Queue
+from layers.runtime.resources import NODES, PODS, resource_of
+from layers.runtime.watching import Cache, Watcher
+from layers.runtime.writing import patch_tested, remove_finalizer, write_status
+
+log = structlog.get_logger(__name__)
+
+PASS = "pass"
+TOGETHER = 0.01
+"""Seconds: changes that come within them share a pass."""
+AT_ONCE = 32
+"""Claims whose lives go on at the same time, and claims of one purchase that are made at once."""
+PROVIDER_DEADLINE = 30.0
+"""Seconds for one call to a provider; it is asked again afterwards."""
+ASIDE = 5.0
+"""Seconds for which an object that the API server refuses to have written is left out of the passes."""
+SEEN_AGAIN = 0.05
+"""Seconds after which a pass that met a deleted object looks again: the watch is about to tell of it."""
+
+WORKLOADS, POD_GROUPS = resource_of(Workload), resource_of(PodGroup)
+REQUESTS, CLAIMS = resource_of(CapacityRequest), resource_of(NodeClaim)
+POOLS, CLASSES = resource_of(NodePool), resource_of(KwokNodeClass)
+
+
+def build(runtime: Runtime) -> Gate:
+    """The provisioner on ``runtime``."""
+    return ProvisioningGate(runtime).gate()
+
+
+class ProvisioningGate:
+    """Caches, passes, lives of claims."""
+
+    def __init__(self, runtime: Runtime, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._runtime, self._api, self._clock = runtime, runtime.api, clock
+        self._passes = Queue("provisioning", runtime.meters, longest_backoff=2.0)
+        self._lives = Queue("claims", runtime.meters, longest_backoff=10.0)
+        self.workloads: Cache[Workload] = Cache()
+        self.pod_groups: Cache[PodGroup] = Cache()
+        self.requests: Cache[CapacityRequest] = Cache()
+        self.claims: Cache[NodeClaim] = Cache()
+        self.pools: Cache[NodePool] = Cache()
+        self.classes: Cache[KwokNodeClass] = Cache()
+        self.nodes: Cache[Node] = Cache()
+        self.pods: Cache[Pod] = Cache()
+        self.pods.index("node", lambda pod: [pod.spec.node_name] if pod.spec.node_name else [])
+        self._providers: Mapping[str, Provider] = {
+            "KwokNodeClass": KwokProvider(self._api, self.nodes, self.classes.get, self.claims.values)
+        }
+        self._aside: dict[str, datetime] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._by_reason = Gauge(
+            "provisioning_requests",
+            "Capacity requests by state and by what their verdict says",
+            ["state", "reason"],
+            registry=runtime.meters.registry,
+            namespace="trigate",
+        )
+
+    def gate(self) -> Gate:
+        """What the runtime runs."""
+        times = self._runtime.settings.watch
+
+        def changed(key: str, old: object, new: object) -> None:
+            self._passes.add_after(PASS, TOGETHER)
+
+        def claim_changed(key: str, old: object, new: object) -> None:
+            self._lives.add(key)
+            changed(key, old, new)
+
+        def node_changed(key: str, old: Node | None, new: Node | None) -> None:
+            if key in self.claims:
+                self._lives.add(key)
+            changed(key, old, new)
+
+        def pod_changed(key: str, old: Pod | None, new: Pod | None) -> None:
+            if any(pod is not None and pod.spec.node_name in self.claims for pod in (old, new)):
+                changed(key, old, new)
+
+        return Gate(
+            watchers=[
+                Watcher(self._api, WORKLOADS, self.workloads, changed, times=times),
+                Watcher(self._api, POD_GROUPS, self.pod_groups, changed, times=times),
+                Watcher(self._api, REQUESTS, self.requests, changed, times=times),
+                Watcher(self._api, CLAIMS, self.claims, claim_changed, times=times),
+                Watcher(self._api, POOLS, self.pools, changed, times=times),
+                Watcher(self._api, CLASSES, self.classes, changed, times=times),
+                Watcher(self._api, NODES, self.nodes, node_changed, times=times),
+                Watcher(self._api, PODS, self.pods, pod_changed, times=times),
+            ],
+            reconcilers=[
+                Reconciler(self._passes, self._pass),
+                Reconciler(self._lives, self._live, workers=AT_ONCE),
+            ],
+            started=self._started,
+        )
+
+    async def _started(self) -> None:
+        now = self._clock()
+        for request in self.requests.values():
+            workload = self._workload_of(request)
+            if workload is not None:
+                for span in spans_to_tell_again(request, workload, now):
+                    self._runtime.spans.emit(span)
+        self._passes.add(PASS)
+        for name in self.claims.keys():  # noqa: SIM118  # a cache is not a dict
+            self._lives.add(name)
+
+    # ---- passes ------------------------------------------------------------------------------------------------------
+
+    async def _pass(self, key: str) -> float | None:
+        world = self._snapshot()
+        world = replace(world, reads=await self._reads(world))
+        now = self._clock()
+        self._aside = {k: until for k, until in self._aside.items() if until > now}
+        decision = decide(world, now)
+        wakes = [decision.wake_at, *self._aside.values()]
+        self._count_reasons()
+        try:
+            for kind, steps in groupby(decision.steps, key=type):
+                if kind is CreateClaim:
+                    await _all(self._carry_out(step, now) for step in steps)
+                else:
+                    for step in steps:
+                        await self._carry_out(step, now)
+        except NotFound:
+            return SEEN_AGAIN
+        wake = min((at for at in wakes if at is not None), default=None)
+        return None if wake is None else max(0.0, (wake - now).total_seconds()) + 0.001
+
+    def _snapshot(self) -> Snapshot:
+        claims = {c.key: c for c in self.claims.values()}
+        return Snapshot(
+            workloads={w.key: w for w in self.workloads.values()},
+            pod_groups={g.key: g for g in self.pod_groups.values()},
+            requests={r.key: r for r in self.requests.values()},
+            claims=claims,
+            pools={p.key: p for p in self.pools.values()},
+            catalogs={("KwokNodeClass", c.metadata.name): kwok_cloud.catalog(c) for c in self.classes.values()},
+            nodes={n.key: n for n in self.nodes.values()},
+            busy=busy_nodes(pod for name in claims for pod in self.pods.by("node", name)),
+        )
+
+    async def _reads(self, world: Snapshot) -> Reads:
+        """What must be read as it is now: Workloads of purchases to be launched; holds and pods before a removal.
+
+        The snapshot is older: every intent in it (Launching, the removing cordon) stands in the API already.
+        """
+        workloads: dict[str, Workload | None] = {}
+
+        async def read(request: CapacityRequest) -> None:
+            group = world.pod_groups.get(request.key)
+            name = group.spec.workload_name if group else request.metadata.name
+            try:
+                workloads[request.key] = await self._api.get(WORKLOADS, name, request.metadata.namespace)
+            except NotFound:
+                workloads[request.key] = None
+
+        await _all(read(request) for request in launching(world.requests.values()))
+        going = [
+            claim
+            for claim in world.claims.values()
+            if not claim.metadata.deletion_timestamp
+            and (node := world.nodes.get(claim.status.node_name or "")) is not None
+            and REMOVING_ANNOTATION in node.metadata.annotations
+        ]
+        if not going:
+            return Reads(workloads)
+        groups, pods = await asyncio.gather(self._api.list(POD_GROUPS), self._api.list(PODS))
+        return Reads(workloads, held_nodes(groups), busy_nodes(pods))
+
+    async def _carry_out(self, step: Step, now: datetime) -> None:
+        """One write. What the server refuses for itself is set aside, so that it stops nobody else."""
+        key = f"{type(step).__name__}/{_key_of(step)}"
+        if key in self._aside:
+            return
+        async with self._slots:
+            try:
+                await self._write(step)
+            except (Invalid, Forbidden) as error:
+                log.error("step.refused", step=type(step).__name__, key=_key_of(step), error=str(error))
+                self._aside[key] = datetime.fromtimestamp(now.timestamp() + ASIDE, UTC)
+                self._passes.add_after(PASS, ASIDE)
+
+    async def _write(self, step: Step) -> None:
+        match step:
+            case CreateRequest(new):
+                self.requests.put_own_write(await self._api.create(REQUESTS, new))
+            case PutRequestSpec(new, old):
+                spec = [{"op": "replace", "path": "/spec", "value": new.spec.to_wire()}]
+                await patch_tested(self._api, self.requests, REQUESTS, old, spec)
+            case PutRequestStatus(new, old):
+                stored = await write_status(self._api, self.requests, REQUESTS, new, old)
+                self._tell(stored, old)
+            case PutPoolStatus(new, old):
+                await write_status(self._api, self.pools, POOLS, new, old)
+            case CreateClaim(new):
+                await self._create_claim(new)
+            case PutClaimStatus(new, old):
+                await write_status(self._api, self.claims, CLAIMS, new, old)
+            case DeleteClaim(old):
+                await self._api.delete(CLAIMS, old.metadata.name, uid=old.metadata.uid)
+                self.claims.put_own_write(await self._api.get(CLAIMS, old.metadata.name))
+            case _:
+                await patch_tested(self._api, self.nodes, NODES, step.node, node_operations(step))
+
+    async def _create_claim(self, new: NodeClaim) -> None:
+        try:
+            stored = await self._api.create(CLAIMS, new)
+        except AlreadyExists:
+            stored = await self._api.get(CLAIMS, new.metadata.name)
+            if stored.spec.owner != new.spec.owner:
+                raise
+        self.claims.put_own_write(stored)
+
+    def _tell(self, new: CapacityRequest, old: CapacityRequest) -> None:
+        verdict = new.status.verdict
+        if verdict is not None and (old.status.verdict is None or old.status.verdict.reason != verdict.reason):
+            log.info("request.moved", request=new.key, state=new.state, reason=verdict.reason, said=verdict.message)
+        workload = self._workload_of(new)
+        if workload is not None:
+            for span in spans_of_write(new, old, workload):
+                self._runtime.spans.emit(span)
+
+    def _workload_of(self, request: CapacityRequest) -> Workload | None:
+        group = self.pod_groups.get(request.key)
+        name = group.spec.workload_name if group else request.metadata.name
+        return self.workloads.get(f"{request.metadata.namespace}/{name}")
+
+    def _count_reasons(self) -> None:
+        counts = Counter(
+            (r.state.value, str(r.status.verdict.reason)) for r in self.requests.values() if r.status.verdict
+        )
+        self._by_reason.clear()
+        for labels, count in counts.items():
+            self._by_reason.labels(*labels).set(count)
+
+    # ---- lives of claims ---------------------------------------------------------------------------------------------
+
+    async def _live(self, name: str) -> float | None:
+        claim = self.claims.get(name)
+        if claim is None:
+            return None
+        node, now = self.nodes.get(name), self._clock()
+        provider = self._providers[claim.spec.node_class.kind]
+        match lifecycle.next_act(claim, node, now):
+            case lifecycle.Terminate():
+                await self._terminate(claim, node, provider)
+                return None
+            case lifecycle.Launch(deadline):
+                return await self._launch(claim, provider, deadline)
+            case lifecycle.Reached(reached):
+                await write_status(self._api, self.claims, CLAIMS, reached, claim)
+                return None
+            case lifecycle.Failed(blocker):
+                await self._fail(claim, blocker, now)
+                return None
+            case lifecycle.Wait(until):
+                due = None
+                if not claim.failed:
+                    async with asyncio.timeout(PROVIDER_DEADLINE):
+                        due = await provider.advance(claim, node, now)
+                # What is past was done now, or will be told by a watch.
+                wakes = [(at - now).total_seconds() for at in (until, due) if at is not None and at > now]
+                return min(wakes) + 0.001 if wakes else None
+
+    async def _launch(self, claim: NodeClaim, provider: Provider, deadline: datetime) -> float | None:
+        now = self._clock()
+        self._lives.add_after(claim.key, (deadline - now).total_seconds() + 0.001)
+        try:
+            async with asyncio.timeout(min(PROVIDER_DEADLINE, (deadline - now).total_seconds())):
+                answer = await provider.launch(claim, now)
+        except LaunchRefused as error:
+            out = isinstance(error, OutOfStock)
+            blocker = Blocker(
+                reason=Reason.OUT_OF_STOCK if out else Reason.LAUNCH_FAILED,
+                pool=claim.spec.node_pool,
+                offering=lifecycle.offering_of(claim),
+                objects=(claim.metadata.name,),
+                retry_at=error.retry_at if isinstance(error, OutOfStock) else None,
+                detail=str(error) or None,
+            )
+            await self._fail(claim, blocker, now)
+            return None
+        if isinstance(answer, NotYet):
+            return max(0.0, (min(answer.ask_at, deadline) - now).total_seconds()) + 0.001
+        reached = lifecycle.launched(claim, answer.provider_id, answer.launched_at, now)
+        await write_status(self._api, self.claims, CLAIMS, reached, claim)
+        return None
+
+    async def _fail(self, claim: NodeClaim, blocker: Blocker, now: datetime) -> None:
+        owner = claim.spec.owner
+        request = self.requests.get(f"{owner.namespace}/{owner.capacity_request}")
+        workload = self._workload_of(request) if request else None
+        attempt = request.status.attempt if request else 0
+        trace = trace_id(workload.metadata.uid, attempt) if workload else ""
+        failed = lifecycle.failed(claim, blocker, now, attempt, trace)
+        await write_status(self._api, self.claims, CLAIMS, failed, claim)
+        log.warning("claim.failed", claim=claim.key, reason=blocker.reason, detail=blocker.detail)
+
+    async def _terminate(self, claim: NodeClaim, node: Node | None, provider: Provider) -> None:
+        """Instance, then Node, then finalizer: nothing is forgotten before it is gone."""
+        async with asyncio.timeout(PROVIDER_DEADLINE):
+            await provider.terminate(claim)
+        name = claim.metadata.name
+        if is_true(claim.status.conditions, LAUNCHED) or node is not None:
+            await self._delete_node(name)
+        try:
+            await remove_finalizer(self._api, self.claims, CLAIMS, claim, NODE_CLAIM_FINALIZER)
+        except NotFound:
+            return
+
+    async def _delete_node(self, name: str) -> None:
+        try:
+            node = await self._api.get(NODES, name)
+        except NotFound:
+            return
+        if node.metadata.labels.get(NODE_CLAIM_LABEL) == name:
+            await self._api.delete(NODES, name, uid=node.metadata.uid)
+
+
+async def _all(writes: Iterable[Coroutine[None, None, None]]) -> None:
+    """All at once; when all have ended, the first failure is raised as it is."""
+    for outcome in await asyncio.gather(*writes, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def _key_of(step: Step) -> str:
+    match step:
+        case CreateRequest(new) | CreateClaim(new):
+            return new.key
+        case PutRequestSpec() | PutRequestStatus() | PutPoolStatus() | PutClaimStatus() | DeleteClaim():
+            return step.old.key
+        case _:
+            return step.node.key

@@ -401,7 +401,7 @@ class _Pass:
         key = tuple(f"{name}/{members.key}/{n}" for name, (members, n) in sorted(wanted.items()))
         if held_for or key not in self.possible_of:
             usable = {
-                name: [self.ledger.reason(i, members, g.uid) is None for i in range(len(self.ledger.nodes))]
+                name: [reason is None for reason in self.ledger.reasons(members, g.uid)]
                 for name, (members, _) in wanted.items()
             }
             possible = could_pack(self.alone, usable, wanted)

@@ -33,6 +33,8 @@ class Ledger:
         self._changes = [0] * len(self.nodes)
         self._empty: dict[str, dict[int, Free]] = {}
         self._obstacles: dict[MemberClass, list[Reason | None]] = {}
+        self._reasons: dict[MemberClass, list[Reason | None]] = {}
+        self._held_for = {node.held_for for node in self.nodes}
         self._counted: dict[MemberClass, _Counted] = {}
         for pod in pods:
             i = self.index.get(pod.node)
@@ -80,6 +82,15 @@ class Ledger:
     def reason(self, i: int, members: MemberClass, owner: str, *, standing: bool = False) -> Reason | None:
         """Why the gang ``owner`` may not place such a member on node ``i`` at all; None: it may, if there is room."""
         return self.obstacles(members)[i] or closed(self.nodes[i], members.tolerations, owner, standing=standing)
+
+    def reasons(self, members: MemberClass, owner: str) -> list[Reason | None]:
+        """By node: `reason`. The same list for all gangs for which no node is held."""
+        if owner in self._held_for:
+            return [self.reason(i, members, owner) for i in range(len(self.nodes))]
+        found = self._reasons.get(members)
+        if found is None:
+            found = self._reasons[members] = [self.reason(i, members, owner) for i in range(len(self.nodes))]
+        return found
 
     def unused(self, i: int, members: MemberClass) -> int:
         """How many kinds of devices node ``i`` has that such a member does not ask for."""

@@ -75,12 +75,11 @@ def _greedy(ledger: Ledger, owner: str, asked: Wanted, order: Sequence[str]) -> 
     changed: dict[int, Free] = {}
     for name in order:
         members, left = asked[name]
-        fit = ledger.fit(members)
+        fit, reasons = ledger.fit(members), ledger.reasons(members, owner)
         room = {
             i: n
             for i in range(len(ledger.nodes))
-            if (n := room_for(members, changed[i]) if i in changed else fit[i]) > 0
-            and ledger.reason(i, members, owner) is None
+            if (n := room_for(members, changed[i]) if i in changed else fit[i]) > 0 and reasons[i] is None
         }
         for i in sorted(room, key=lambda i: (ledger.nodes[i].held_for != owner, ledger.unused(i, members), room[i], i)):
             if not left:
@@ -110,10 +109,7 @@ def _orders(ledger: Ledger, owner: str, asked: Wanted) -> list[list[str]]:
         return max(amount / max(1, total.get(r, 0)) for r, amount in asked[name][0].amounts.items())
 
     scarce = min(demanded, key=lambda r: (-demanded[r] / max(1, total.get(r, 0)), "/" not in r, r))
-    choices = {
-        name: sum(ledger.reason(i, members, owner) is None for i in range(len(ledger.nodes)))
-        for name, (members, _) in asked.items()
-    }
+    choices = {name: ledger.reasons(members, owner).count(None) for name, (members, _) in asked.items()}
     orders = [
         sorted(asked, key=lambda n: (-asked[n][0].amounts.get(scarce, 0), choices[n], n)),
         sorted(asked, key=lambda n: (choices[n], -weight(n), n)),

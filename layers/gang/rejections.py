@@ -12,6 +12,7 @@ from layers.gang.placement import Packing, Wanted, could_pack
 from layers.gang.snapshot import PODS, Demand
 
 Amounts = dict[str, int]
+_ROOM_OR_HELD = (None, Reason.HELD_FOR_ANOTHER_GANG)
 
 
 def no_placement(
@@ -23,10 +24,8 @@ def no_placement(
     when the holds of others are all that lacks, Fragmented when nothing lacks in sum. Nodes that the gang may not use
     follow, by reason; when there is no other node, they are all there is to say.
     """
-    reasons = {
-        name: [ledger.reason(i, wanted[name][0], owner) for i in range(len(ledger.nodes))] for name in packing.rest
-    }
-    usable = [i for i in range(len(ledger.nodes)) if any(by_node[i] is None for by_node in reasons.values())]
+    reasons = {name: ledger.reasons(wanted[name][0], owner) for name in packing.rest}
+    usable = _usable(ledger, owner, {name: wanted[name] for name in packing.rest})
     sums = _Sums(ledger, wanted, packing, usable)
     found = _exclusions(ledger, owner, wanted, reasons, sums, names)
     if usable or not ledger.nodes:
@@ -96,11 +95,10 @@ def goes_first(older: str, ledger: Ledger, owner: str, wanted: Wanted) -> Blocke
 
 
 def _usable(ledger: Ledger, owner: str, wanted: Wanted) -> list[int]:
-    return [
-        i
-        for i in range(len(ledger.nodes))
-        if any(ledger.reason(i, members, owner) is None for members, _ in wanted.values())
-    ]
+    found: set[int] = set()
+    for members, _ in wanted.values():
+        found.update(i for i, reason in enumerate(ledger.reasons(members, owner)) if reason is None)
+    return sorted(found)
 
 
 class _Sums:
@@ -204,9 +202,7 @@ def _holders(ledger: Ledger, owner: str, wanted: Wanted, names: Mapping[str, str
 
 
 def _open_but_for_holds(ledger: Ledger, i: int, owner: str, wanted: Wanted) -> bool:
-    return any(
-        ledger.reason(i, members, owner) in (None, Reason.HELD_FOR_ANOTHER_GANG) for members, _ in wanted.values()
-    )
+    return any(ledger.reasons(members, owner)[i] in _ROOM_OR_HELD for members, _ in wanted.values())
 
 
 def _fits_without_holds(ledger: Ledger, owner: str, wanted: Wanted) -> bool:
@@ -217,9 +213,7 @@ def _fits_without_holds(ledger: Ledger, owner: str, wanted: Wanted) -> bool:
                 for resource, amount in amounts.items():
                     frees[i][resource] = frees[i].get(resource, 0) + amount
     usable = {
-        name: [
-            ledger.reason(i, members, owner) in (None, Reason.HELD_FOR_ANOTHER_GANG) for i in range(len(ledger.nodes))
-        ]
+        name: [reason in _ROOM_OR_HELD for reason in ledger.reasons(members, owner)]
         for name, (members, _) in wanted.items()
     }
     return could_pack(frees, usable, wanted)

@@ -44,7 +44,7 @@ from layers.provisioning.steps import (
     Step,
     node_operations,
 )
-from layers.runtime.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from layers.runtime.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
 from layers.runtime.resources import NODES, PODS, resource_of

@@ -28,10 +28,11 @@ from layers.runtime.leasing import KubernetesLease
 from layers.runtime.metering import Meters, watch_for_stalls
 from layers.runtime.queueing import Queue
 from layers.runtime.reconciling import Reconcile, run_reconcilers
+from layers.runtime.resources import Resource, T
 from layers.runtime.serving import Health, serving
 from layers.runtime.settings import Settings, SettingsError
 from layers.runtime.tracing import SpanSink
-from layers.runtime.watching import Watcher
+from layers.runtime.watching import Cache, OnChange, Watcher
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +50,16 @@ class Runtime:
     meters: Meters
     health: Health
     identity: str
+
+    def watcher(
+        self, resource: Resource[T], cache: Cache[T], on_change: OnChange[T] | None = None, namespace: str | None = None
+    ) -> Watcher[T]:
+        """A watcher with this process's client and times."""
+        return Watcher(self.api, resource, cache, on_change, namespace, times=self.settings.watch)
+
+    def queue(self, name: str) -> Queue:
+        """A queue with this process's meters."""
+        return Queue(name, self.meters)
 
 
 @dataclass(frozen=True)

@@ -6,56 +6,16 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from aiohttp import web
 
 from layers.runtime.api import Api
 from layers.runtime.leasing import KubernetesLease
-from tests.runtime.wire import Wire, drops, refuses
+from tests.runtime.lease_server import LEASES_PATH, LeaseServer
+from tests.runtime.wire import Wire, drops
 
-PATH = "/apis/coordination.k8s.io/v1/namespaces/trigate-system/leases"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-
-class LeaseServer:
-    """Keeps one Lease as the API server would: versions rise, a patch on another version is refused."""
-
-    def __init__(self, wire: Wire) -> None:
-        self.lease: dict[str, Any] | None = None
-        wire.on("GET", f"{PATH}/trigate-queue", self.get)
-        wire.on("POST", PATH, self.post)
-        wire.on("PATCH", f"{PATH}/trigate-queue", self.patch)
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        assert self.lease is not None
-        spec: dict[str, Any] = self.lease["spec"]
-        return spec
-
-    async def get(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response(self.lease) if self.lease else await refuses(404, "NotFound")(request)
-
-    async def post(self, request: web.Request) -> web.StreamResponse:
-        if self.lease:
-            return await refuses(409, "AlreadyExists")(request)
-        self.lease = await request.json()
-        assert self.lease is not None
-        self.lease["metadata"]["resourceVersion"] = "1"
-        return web.json_response(self.lease, status=201)
-
-    async def patch(self, request: web.Request) -> web.StreamResponse:
-        assert self.lease is not None
-        test, change = await request.json()
-        assert (test["op"], test["path"]) == ("test", "/metadata/resourceVersion")
-        assert (change["op"], change["path"]) == ("add", "/spec")
-        version = self.lease["metadata"]["resourceVersion"]
-        if test["value"] != version:
-            return await refuses(422, "Invalid", "the server rejected our request")(request)
-        self.lease["spec"] = change["value"]
-        self.lease["metadata"]["resourceVersion"] = str(int(version) + 1)
-        return web.json_response(self.lease)
 
 
 class Clock:
@@ -75,7 +35,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def server(wire: Wire) -> LeaseServer:
-    return LeaseServer(wire)
+    return LeaseServer(wire, "trigate-queue")
 
 
 def a_lease(api: Api, identity: str, clock: Clock) -> KubernetesLease:
@@ -170,7 +130,7 @@ async def test_a_renewal_whose_answer_was_lost_is_found_to_be_ours(
         await server.patch(request)
         return await drops(request)
 
-    wire.on("PATCH", f"{PATH}/trigate-queue", takes_it_and_drops, server.patch)
+    wire.on("PATCH", f"{LEASES_PATH}/trigate-queue", takes_it_and_drops, server.patch)
     with pytest.raises(Exception, match="PATCH"):
         await one.try_hold()
 

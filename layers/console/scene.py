@@ -97,7 +97,7 @@ def scene_of(
 def _gang(w: Workload, group: PodGroup | None, request: CapacityRequest | None, pods: list[Pod]) -> Gang:
     answer = explain(Found(w.metadata.name, w.metadata.namespace or "", workload=w, pod_group=group, request=request))
     members = _members(w, pods)
-    signs = "     ".join(SIGNS[g.mark] for g in answer.gates) or "     ".join([SIGNS[Mark.PASSED]] * 3)
+    queue, gang, provisioning = (SIGNS[g.mark] for g in answer.gates) if answer.gates else [SIGNS[Mark.PASSED]] * 3
     first = answer.obstacles[0] if answer.obstacles else None
     working = next((g for g in answer.gates if g.mark is Mark.WORKING), None)
     reason = f"{first.gate}/{first.reason}: {first.text}" if first else ""
@@ -106,7 +106,7 @@ def _gang(w: Workload, group: PodGroup | None, request: CapacityRequest | None, 
     return Gang(
         name=w.spec.job.name,
         state=state_of(w),
-        gates=signs,
+        gates=f"{queue:<{len('QUEUE ')}}{gang:<{len('GANG ')}}{provisioning}",
         pods=sum(p.status.phase not in _DONE for p in members),
         bound=sum(bool(p.spec.node_name) for p in members),
         size=w.size,

@@ -80,6 +80,7 @@ def workloads_table(
     for w in sorted(workloads, key=lambda w: (w.spec.created_at, w.metadata.uid)):
         group, request = group_of.get(w.key), request_of.get(w.key)
         verdict = w.status.verdict
+        finished = is_true(w.status.conditions, FINISHED)
         bound = group.status.bound if group and group.status.reservation == w.status.reservation else 0
         bought = str(len(request.status.plan)) if request and request.in_flight else ""
         rows.append(
@@ -87,7 +88,7 @@ def workloads_table(
                 f"{w.metadata.namespace}/{w.spec.job.name}",
                 w.spec.queue_name,
                 state_of(w),
-                f"{bound}/{w.size}",
+                "" if finished else f"{bound}/{w.size}",
                 bought,
                 str(verdict.reason) if verdict and verdict.blockers else "",
                 seconds(now - w.spec.created_at),

@@ -46,7 +46,7 @@ def test_a_waiting_gang_holds_nothing_and_leaves_the_seven_free() -> None:
         Gang(
             "train",
             "reserved",
-            "✓     ✗     …",
+            "✓     ✗    …",
             0,
             0,
             8,

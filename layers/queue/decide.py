@@ -313,7 +313,8 @@ class _Pass:
         """All of the gate's own obstacles, and the assignment if there is none."""
         obstacles = standing_obstacles(workload, job, self.world)
         demands, unreadable = readable_demands(workload)
-        obstacles += [b for b in unreadable if b not in obstacles]
+        if not job.problems:  # it has said so itself
+            obstacles += unreadable
         _, queue = queues_of(workload, self.world)
         assigned = Assigned(None)
         if queue is not None and not unreadable:

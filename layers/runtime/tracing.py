@@ -16,14 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource as OtelResource
-from opentelemetry.sdk.trace import Event as OtelEvent
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
-from opentelemetry.trace.status import Status, StatusCode
 
 from contracts.traces import AttributeValue, StateSpan
 from layers.runtime.metering import Meters
@@ -70,6 +62,8 @@ class SpanSink:
         attributes = resource_attributes(service, version, environ)
         exporters: list[Exporter] = []
         if environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+            from layers.runtime.otlp import OtlpExporter  # 20 MB that a gate without a collector need not carry
+
             exporters.append(OtlpExporter(attributes))
         if span_dir is not None:
             exporters.append(FileExporter(span_dir / f"{service}.jsonl", attributes))
@@ -143,22 +137,6 @@ class FileExporter:
         os.close(self._file)
 
 
-class OtlpExporter:
-    """Sends to the collector that the standard OTEL_EXPORTER_OTLP_* variables name."""
-
-    name = "otlp"
-
-    def __init__(self, attributes: Mapping[str, AttributeValue]) -> None:
-        self._resource = OtelResource(attributes)
-        self._exporter = OTLPSpanExporter()
-
-    def export(self, spans: Sequence[StateSpan]) -> bool:
-        return self._exporter.export([readable_span(s, self._resource) for s in spans]) is SpanExportResult.SUCCESS
-
-    def close(self) -> None:
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]  # it has no types
-
-
 def resource_attributes(service: str, version: str, environ: Mapping[str, str]) -> dict[str, AttributeValue]:
     """Who tells the spans, by OpenTelemetry's conventions; the pod's names when the chart passes them."""
     found = {
@@ -172,24 +150,6 @@ def resource_attributes(service: str, version: str, environ: Mapping[str, str]) 
     return {k: v for k, v in found.items() if v}
 
 
-def readable_span(span: StateSpan, resource: OtelResource) -> ReadableSpan:
-    """The span as the SDK's exporters take it, under its own ids."""
-    return ReadableSpan(
-        name=span.name,
-        context=_context(span.trace_id, span.span_id),
-        parent=_context(span.trace_id, span.parent_id) if span.parent_id else None,
-        resource=resource,
-        attributes=dict(span.attributes),
-        events=[OtelEvent(e.name, dict(e.attributes), _nanoseconds(e.at)) for e in span.events],
-        links=[Link(_context(k.trace_id, k.span_id), dict(k.attributes)) for k in span.links],
-        kind=SpanKind.INTERNAL,
-        status=Status(StatusCode.ERROR if span.error else StatusCode.UNSET),
-        start_time=_nanoseconds(span.start),
-        end_time=_nanoseconds(max(span.start, span.end)),
-        instrumentation_scope=InstrumentationScope(SCOPE),
-    )
-
-
 def otlp_json(span: StateSpan, attributes: Mapping[str, AttributeValue]) -> dict[str, Any]:
     """An ExportTraceServiceRequest with this one span, in OTLP's JSON encoding (ids in hex, 64-bit integers quoted)."""
     told: dict[str, Any] = {
@@ -197,8 +157,8 @@ def otlp_json(span: StateSpan, attributes: Mapping[str, AttributeValue]) -> dict
         "spanId": span.span_id,
         "name": span.name,
         "kind": 1,
-        "startTimeUnixNano": str(_nanoseconds(span.start)),
-        "endTimeUnixNano": str(_nanoseconds(max(span.start, span.end))),
+        "startTimeUnixNano": str(nanoseconds_of(span.start)),
+        "endTimeUnixNano": str(nanoseconds_of(max(span.start, span.end))),
         "attributes": _key_values(span.attributes),
         "status": {"code": 2} if span.error else {},
         "flags": 1,
@@ -207,7 +167,7 @@ def otlp_json(span: StateSpan, attributes: Mapping[str, AttributeValue]) -> dict
         told["parentSpanId"] = span.parent_id
     if span.events:
         told["events"] = [
-            {"timeUnixNano": str(_nanoseconds(e.at)), "name": e.name, "attributes": _key_values(e.attributes)}
+            {"timeUnixNano": str(nanoseconds_of(e.at)), "name": e.name, "attributes": _key_values(e.attributes)}
             for e in span.events
         ]
     if span.links:
@@ -232,12 +192,9 @@ def _any_value(value: AttributeValue) -> dict[str, Any]:
     return {"stringValue": value}
 
 
-def _nanoseconds(at: datetime) -> int:
+def nanoseconds_of(at: datetime) -> int:
+    """Since 1970, exact to the microsecond."""
     return (at - _EPOCH) // timedelta(microseconds=1) * 1000
-
-
-def _context(trace: str, span: str) -> SpanContext:
-    return SpanContext(int(trace, 16), int(span, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
 def _offered(exporter: Exporter, batch: Sequence[StateSpan]) -> bool:

@@ -44,7 +44,7 @@ unit: $(READY)
 	$(BIN)/pytest -q -n $(WORKERS)
 
 e2e: programs
-	$(BIN)/pytest -q e2e
+	$(BIN)/pytest -q e2e --timeout 300
 
 programs: $(READY)
 	@$(BIN)/python -m deploy.local.programs > $(VENV)/programs.txt || { cat $(VENV)/programs.txt; exit 1; }

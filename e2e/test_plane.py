@@ -359,7 +359,7 @@ async def test_a_kept_plane_is_taken_up_again_with_its_data_users_and_nodes(plan
                 return not list((await cluster.call("GET", things))["items"])
 
             # The garbage collector looks for new kinds every 30 s only: it must have known this one from its start.
-            await eventually("what a thing owned is collected", collected, deadline=10)
+            await eventually("what a thing owned is collected", collected, deadline=20)
             await a_ready_node(cluster, "before")
     assert running_plane(folder) is None
 
@@ -374,7 +374,7 @@ async def test_a_kept_plane_is_taken_up_again_with_its_data_users_and_nodes(plan
             async def runs() -> bool:
                 return bool((await cluster.get("Pod", "after", "default"))["status"]["phase"] == "Running")
 
-            await eventually("a pod on a node of the former run runs", runs, deadline=10)
+            await eventually("a pod on a node of the former run runs", runs, deadline=20)
 
 
 async def test_a_killed_program_is_told_and_the_others_still_end(plane: Plane, tmp_path: Path) -> None:
@@ -464,7 +464,7 @@ async def test_no_program_outlives_a_killed_plane(tmp_path: Path) -> None:
     async def all_gone() -> bool:
         return not any(is_running(pid) for pid in state.children.values())
 
-    await eventually("every program is gone", all_gone, deadline=10)
+    await eventually("every program is gone", all_gone, deadline=20)
     assert running_plane(tmp_path) is None
 
 

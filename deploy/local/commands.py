@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-LOOPBACK = "127.0.0.1"
+from deploy.local.ports import LOOPBACK, Ports
+
 SERVICE_RANGE = "10.96.0.0/16"
 POD_RANGE = "10.244.0.0/16"
 
@@ -79,15 +80,6 @@ class Layout:
     @property
     def scheduler_config(self) -> Path:
         return self.folder / "scheduler.yaml"
-
-
-@dataclass(frozen=True)
-class Ports:
-    """Loopback ports of the plane."""
-
-    etcd: int
-    etcd_peer: int
-    api: int
 
 
 def etcd(layout: Layout, ports: Ports, *, durable: bool) -> list[str]:

@@ -2,16 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import yaml
 
+# The parser in C is ten times as fast, but not every build of PyYAML has it.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 FIELD_MANAGER = "trigate-local"
-ESTABLISHED_DEADLINE = 20.0
-"""Seconds for a definition to be served. It takes well under one."""
+ESTABLISHED_DEADLINE = 60.0
+"""Seconds for a definition to be served. It takes well under one, or seven on a machine that does much else."""
 
 FIRST = ("CustomResourceDefinition", "Namespace")
 """Kinds that others depend on, in the order in which they are applied."""
@@ -33,7 +36,7 @@ def read_manifests(paths: Iterable[Path]) -> list[dict[str, Any]]:
     for path in paths:
         files = sorted(path.glob("*.yaml")) if path.is_dir() else [path] if path.is_file() else []
         for file in files:
-            for document in yaml.safe_load_all(file.read_text()):
+            for document in yaml.load_all(file.read_text(), _LOADER):
                 if document is None:
                     continue
                 if not isinstance(document, dict) or not document.get("apiVersion") or not document.get("kind"):
@@ -44,26 +47,32 @@ def read_manifests(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 async def apply(session: aiohttp.ClientSession, server: str, objects: Sequence[Mapping[str, Any]]) -> None:
-    """Create each object or bring it to this shape, in order, by server-side apply.
+    """Create each object or bring it to this shape by server-side apply: definitions, namespaces, then the rest.
+
+    Returns when every definition is served.
 
     Raises:
         ManifestRefused: the server refuses one, does not know its kind, or does not serve a definition in time.
     """
     paths = _Paths(session, server)
-    definitions = [one for one in objects if one["kind"] == FIRST[0]]
-    for one in definitions:
-        await _apply_one(session, server, await paths.of(one), one)
-    async with asyncio.TaskGroup() as group:
-        for one in definitions:
-            group.create_task(_established(session, server, one["metadata"]["name"]))
-    for one in objects:
-        if one["kind"] != FIRST[0]:
-            await _apply_one(session, server, await paths.of(one), one)
+    for kind in (*FIRST, None):
+        wave = [one for one in objects if (one["kind"] if one["kind"] in FIRST else None) == kind]
+        await _all(_apply_one(session, server, paths, one) for one in wave)
+        if kind == FIRST[0]:
+            await _all(_established(session, server, one["metadata"]["name"]) for one in wave)
 
 
-async def _apply_one(session: aiohttp.ClientSession, server: str, path: str, one: Mapping[str, Any]) -> None:
+async def _all(steps: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run the steps side by side. The first failure in their order is raised once all have ended."""
+    outcomes = await asyncio.gather(*steps, return_exceptions=True)
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome
+
+
+async def _apply_one(session: aiohttp.ClientSession, server: str, paths: "_Paths", one: Mapping[str, Any]) -> None:
     async with session.patch(
-        f"{server}{path}",
+        f"{server}{await paths.of(one)}",
         params={"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"},
         data=json.dumps(one),
         headers={"Content-Type": "application/apply-patch+yaml"},
@@ -100,25 +109,27 @@ class _Paths:
         self._session = session
         self._server = server
         self._groups: dict[str, dict[str, tuple[str, bool]]] = {}
+        self._learning = asyncio.Lock()
 
     async def of(self, one: Mapping[str, Any]) -> str:
-        version, kind = one["apiVersion"], one["kind"]
+        version, kind, metadata = one["apiVersion"], one["kind"], one["metadata"]
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        if kind not in self._groups.get(version, {}):
-            async with self._session.get(f"{self._server}{root}") as answer:
-                if answer.status != 200:
-                    raise ManifestRefused(f"{_name(one)}: the server has no {version}: {await _message(answer)}")
-                resources = (await answer.json())["resources"]
-            self._groups[version] = {
-                each["kind"]: (each["name"], each["namespaced"]) for each in resources if "/" not in each["name"]
-            }
+        async with self._learning:
+            if version not in self._groups:
+                self._groups[version] = await self._learn(root, one)
         try:
             plural, namespaced = self._groups[version][kind]
         except KeyError:
             raise ManifestRefused(f"{_name(one)}: the server knows no {kind} in {version}") from None
-        metadata = one["metadata"]
         namespace = f"/namespaces/{metadata.get('namespace', 'default')}" if namespaced else ""
         return f"{root}{namespace}/{plural}/{metadata['name']}"
+
+    async def _learn(self, root: str, one: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
+        async with self._session.get(f"{self._server}{root}") as answer:
+            if answer.status != 200:
+                raise ManifestRefused(f"{_name(one)}: the server has no {one['apiVersion']}: {await _message(answer)}")
+            resources = (await answer.json())["resources"]
+        return {each["kind"]: (each["name"], each["namespaced"]) for each in resources if "/" not in each["name"]}
 
 
 def _name(one: Mapping[str, Any]) -> str:

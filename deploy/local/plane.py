@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,10 +28,11 @@ import yaml
 
 from deploy.local import commands
 from deploy.local.certificates import Authority, signing_key, write_private
-from deploy.local.commands import LOOPBACK, Layout, Ports
+from deploy.local.commands import Layout
 from deploy.local.kubeconfigs import kubeconfig, write_kubeconfig
 from deploy.local.manifests import apply, read_manifests
 from deploy.local.pins import ETCD, KUBERNETES, KWOK
+from deploy.local.ports import LOOPBACK, Ports, free_ports
 from deploy.local.processes import Child, Crash
 from deploy.local.programs import Programs, Report, get_programs, say
 from deploy.local.state import PlaneState, lock_folder, write_state
@@ -42,8 +42,8 @@ MANIFESTS = (DEPLOY / "crds", DEPLOY / "rbac", DEPLOY / "admission")
 """What is applied before the controllers start. A folder that is not there is skipped."""
 STAGES = Path(__file__).with_name("stages.yaml")
 
-READY_DEADLINE = 60.0
-"""Seconds for one step of the start. Each takes about two; a loaded machine with cold disks takes far longer."""
+READY_DEADLINE = 180.0
+"""Seconds for one step of the start. Each takes about two; on a machine that does much else, half a minute was seen."""
 KEPT_STOP_DEADLINE = 15.0
 """Seconds a program of a kept plane has to end in order."""
 THROWN_AWAY_STOP_DEADLINE = 2.0
@@ -174,10 +174,11 @@ class Plane:
         return context
 
     async def _start(self, manifests: Sequence[Path]) -> None:
+        objects = await asyncio.to_thread(read_manifests, manifests)
         former = await asyncio.to_thread(self._prepare_folder)
         await self._start_store_and_api(former)
         async with self._administrator() as session:
-            await apply(session, self.url, await asyncio.to_thread(read_manifests, manifests))
+            await apply(session, self.url, objects)
             await self._release_node_leases(session)
             self._run("kube-controller-manager", commands.kube_controller_manager(self._layout))
             self._run("kube-scheduler", commands.kube_scheduler(self._layout))
@@ -212,7 +213,7 @@ class Plane:
     async def _start_store_and_api(self, former: Ports | None) -> None:
         """Start etcd and the API server. A port that someone else takes in between is no reason to give up."""
         for attempt in range(PORT_TRIES):
-            self._ports = _free_ports(former if attempt == 0 else None)
+            self._ports = free_ports(former if attempt == 0 else None)
             try:
                 self._run("etcd", commands.etcd(self._layout, self._ports, durable=self._keep))
                 self._run("kube-apiserver", commands.kube_apiserver(self._layout, self._ports))
@@ -353,20 +354,3 @@ def _service_account_groups(user: str) -> tuple[str, ...]:
     if parts[:2] != ["system", "serviceaccount"] or len(parts) != 4:
         return ()
     return ("system:serviceaccounts", f"system:serviceaccounts:{parts[2]}")
-
-
-def _free_ports(preferred: Ports | None) -> Ports:
-    """Ports nobody listens on: the preferred ones if all are free, else what the kernel gives."""
-    for wanted in ((preferred.etcd, preferred.etcd_peer, preferred.api),) if preferred else ():
-        with contextlib.suppress(OSError):
-            return Ports(*_bind(wanted))
-    return Ports(*_bind((0, 0, 0)))
-
-
-def _bind(ports: Sequence[int]) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in ports]
-        for one, port in zip(sockets, ports, strict=True):
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((LOOPBACK, port))
-        return [one.getsockname()[1] for one in sockets]

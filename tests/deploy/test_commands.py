@@ -1,16 +1,18 @@
 """How the programs are started: on loopback, closed to strangers, durable only when the plane is kept."""
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
 import yaml
 
 from deploy.local import commands
-from deploy.local.commands import Layout, Ports
+from deploy.local.commands import Layout
 from deploy.local.manifests import read_manifests
 from deploy.local.pins import KUBERNETES, OLDEST_KUBERNETES, PROJECTS, KubernetesTooOld, ensure_kubernetes_version
 from deploy.local.plane import STAGES
+from deploy.local.ports import Ports, free_ports
 
 LAYOUT, PORTS = Layout(Path("/plane")), Ports(1, 2, 3)
 ALL = [
@@ -98,3 +100,18 @@ def test_a_document_that_is_no_object_is_refused_by_file(tmp_path: Path) -> None
 
     with pytest.raises(ValueError, match=r"a\.yaml has a document without apiVersion and kind"):
         read_manifests([tmp_path])
+
+
+def test_free_ports_differ_and_are_kept_while_nobody_else_has_them() -> None:
+    ports = free_ports()
+
+    assert len({ports.etcd, ports.etcd_peer, ports.api}) == 3
+    assert free_ports(ports) == ports
+
+
+def test_a_preferred_port_that_somebody_listens_on_is_given_up_with_its_siblings() -> None:
+    preferred = free_ports()
+    with socket.create_server(("127.0.0.1", preferred.api)):
+        ports = free_ports(preferred)
+
+    assert ports.api != preferred.api

@@ -53,12 +53,12 @@ class Reason(StrEnum):
     TOO_BIG_FOR_ANY_INSTANCE_TYPE = "TooBigForAnyInstanceType"
     CLASS_NOT_READY = "ClassNotReady"
     POOL_LIMIT_REACHED = "PoolLimitReached"
+    PARTIAL_CAPACITY_RELEASED = "PartialCapacityReleased"
     OUT_OF_STOCK = "OutOfStock"
     LAUNCH_FAILED = "LaunchFailed"
     REGISTRATION_TIMEOUT = "RegistrationTimeout"
     INITIALIZATION_TIMEOUT = "InitializationTimeout"
     NODE_LOST = "NodeLost"
-    PARTIAL_CAPACITY_RELEASED = "PartialCapacityReleased"
 
 
 _MEMBERS = tuple(Reason)

@@ -179,20 +179,21 @@ def releasing(
     status = request.status
     lost = {f.claim for f in dead}
     came = sum(claim.metadata.name not in lost and is_true(claim.status.conditions, LAUNCHED) for claim in case.own)
-    causes = [_cause(f) for f in dead]
-    detail = ", ".join(sorted({f.reason.value for f in dead})) or None
-    partial = Blocker(
-        reason=Reason.PARTIAL_CAPACITY_RELEASED,
-        requested=len(status.plan),
-        available=came,
-        needed=len(status.plan) - came,
-        detail=detail,
-    )
-    verdict = _rejected((partial, *causes), request, workload, now)
+    blockers = [_cause(f) for f in dead]
+    if came:
+        partial = Blocker(
+            reason=Reason.PARTIAL_CAPACITY_RELEASED,
+            requested=len(status.plan),
+            available=came,
+            needed=len(status.plan) - came,
+            detail=", ".join(sorted({f.reason.value for f in dead})) or None,
+        )
+        blockers.insert(0, partial)
+    verdict = _rejected(blockers, request, workload, now)
     return request.but(
         status=status.but(
             conditions=set_condition(
-                status.conditions, RELEASING, True, Reason.PARTIAL_CAPACITY_RELEASED.value, verdict.message, now,
+                status.conditions, RELEASING, True, str(verdict.reason), verdict.message, now,
                 request.metadata.generation,
             ),
             feasibility=Feasibility.UNAVAILABLE,
@@ -208,11 +209,12 @@ def releasing(
 def given_up(case: Case, request: CapacityRequest, now: datetime) -> CapacityRequest:
     """The request as failed: nothing of it is in flight, and the words of `releasing` stand."""
     status = request.status
-    message = status.verdict.message if status.verdict else ""
+    said = status.verdict
+    reason, message = (str(said.reason), said.message) if said else (Reason.PARTIAL_CAPACITY_RELEASED.value, "")
     return request.but(
         status=status.but(
             conditions=set_condition(
-                status.conditions, FAILED, True, Reason.PARTIAL_CAPACITY_RELEASED.value, message, now,
+                status.conditions, FAILED, True, reason, message, now,
                 request.metadata.generation,
             ),
             nodes_ready=0,
@@ -221,7 +223,7 @@ def given_up(case: Case, request: CapacityRequest, now: datetime) -> CapacityReq
 
 
 def released(case: Case, request: CapacityRequest, now: datetime) -> CapacityRequest:
-    """Nothing of the purchase is in flight or held any more."""
+    """Nothing of the purchase is in flight or held any more. A rejection stands until the next attempt is answered."""
     status, group = request.status, case.group
     was = request.state
     runs = group is not None and group.state is PodGroupState.BOUND and group.status.reservation == status.reservation
@@ -230,15 +232,18 @@ def released(case: Case, request: CapacityRequest, now: datetime) -> CapacityReq
     if not bought:
         message = "the attempt is over; nothing was bought for it" if was is not CapacityState.FAILED else message
     evicted = case.workload is not None and is_true(case.workload.status.conditions, EVICTED)
-    verdict = passed(
-        Layer.PROVISIONING,
-        Passed.RELEASED,
-        message,
-        now=now,
-        attempt=status.attempt,
-        trace_id=status.verdict.trace_id if status.verdict else "",
-        before=status.verdict,
-    )
+    verdict = status.verdict
+    if verdict is None or not verdict.blockers:
+        trace = verdict.trace_id if verdict else ""
+        verdict = passed(
+            Layer.PROVISIONING,
+            Passed.RELEASED,
+            message,
+            now=now,
+            attempt=status.attempt,
+            trace_id=trace,
+            before=verdict,
+        )
     return request.but(
         status=status.but(
             conditions=set_condition(

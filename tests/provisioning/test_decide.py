@@ -383,8 +383,9 @@ def test_p_b08_x_01_three_of_four_in_stock_leave_nothing_and_say_so() -> None:
     cloud.evict()
     cloud.later(15)
 
-    assert failed == (CapacityState.FAILED, [Reason.OUT_OF_STOCK, Reason.PARTIAL_CAPACITY_RELEASED])
+    assert failed == (CapacityState.FAILED, [Reason.PARTIAL_CAPACITY_RELEASED, Reason.OUT_OF_STOCK])
     assert (partial.available, partial.requested) == (3, 4)
+    assert (cloud.state(), cloud.verdict().reason) == (CapacityState.RELEASED, Reason.PARTIAL_CAPACITY_RELEASED)
     assert (cloud.claims, cloud.nodes) == ({}, {})
 
 

@@ -290,7 +290,10 @@ class GangGate:
     # ---- binds ------------------------------------------------------------------------------------------------------
 
     async def bind_gang(self, key: str) -> None:
-        """Bind the members of one gang as decided, all at once. Until it ends, passes leave the gang as it is."""
+        """Bind the members of one gang as decided, all at once. Until it ends, passes leave the gang as it is.
+
+        Every node is asked first, by a read and by the rehearsal of one bind: when one of them refuses, none is bound.
+        """
         plan = self._plans.get(key)
         if plan is None:
             return
@@ -306,14 +309,16 @@ class GangGate:
 
         async def one(pod: PodRow, node: str) -> None:
             async with slots:
-                words = moved.get(node) or await self._bind_one(pod, node)
+                words = await self._bind_one(pod, node)
                 if words:
                     refused[pod.name] = words
 
         first = {node: pod for pod, node in reversed(plan.pods)}
-        answers = await asyncio.gather(*(self._unusable(n, p, plan.group.metadata.uid) for n, p in first.items()))
-        moved = {node: words for node, words in zip(first, answers, strict=True) if words}
-        await asyncio.gather(*(one(pod, node) for pod, node in plan.pods))
+        answers = await asyncio.gather(*(self._unusable(n, p, plan.group) for n, p in first.items()))
+        closed_nodes = {node: words for node, words in zip(first, answers, strict=True) if words}
+        refused |= {pod.name: closed_nodes[node] for pod, node in plan.pods if node in closed_nodes}
+        if not refused or plan.group.state is PodGroupState.BOUND:  # a replacement waits for no other
+            await asyncio.gather(*(one(pod, node) for pod, node in plan.pods if node not in closed_nodes))
         if not refused:
             self._forget(key)
             return
@@ -324,8 +329,8 @@ class GangGate:
         self._failures[key] = BindFailure(plan.attempt, names, refused[names[0]], retry_at)
         log.warning("gang.binds_refused", gang=key, pods=len(names), error=refused[names[0]], again_in=pause)
 
-    async def _unusable(self, node: str, pod: PodRow, group_uid: str) -> str | None:
-        """What keeps the gang off a node by a consistent read, in words; None: nothing does."""
+    async def _unusable(self, node: str, pod: PodRow, group: PodGroup) -> str | None:
+        """What keeps the gang off a node now, in words; None: nothing does."""
         try:
             row = node_row(await self._api.get(NODES, node))
         except NotFound:
@@ -334,8 +339,23 @@ class GangGate:
             return f"node {node} could not be read: {error}"
         if not row.ready:
             return f"node {node} is not ready"
-        why = closed(row, pod.tolerations, group_uid, standing=True)
-        return f"node {node} is closed to this gang: {why.value}" if why else None
+        why = closed(row, pod.tolerations, group.metadata.uid, standing=True)
+        if why:
+            return f"node {node} is closed to this gang: {why.value}"
+        return None if group.state is PodGroupState.BOUND else await self._rehearsed(pod, node)
+
+    async def _rehearsed(self, pod: PodRow, node: str) -> str | None:
+        """What would speak against binding the pod there; that it changed meanwhile is for the bind itself to see."""
+        cached = self.pods.get(f"{pod.namespace}/{pod.name}")
+        if cached is None or cached.metadata.uid != pod.uid:
+            return None
+        try:
+            await self._api.bind(cached, node, dry_run=True)
+        except (Conflict, NotFound):
+            return None
+        except ApiFailure as error:
+            return error.message if isinstance(error, ApiError) else str(error)
+        return None
 
     async def _bind_one(self, pod: PodRow, node: str) -> str | None:
         """Bind one pod; what speaks against it, in the server's words, or None."""

@@ -214,8 +214,11 @@ class Api:
         except NotFound:
             return
 
-    async def bind(self, pod: Pod, node: str) -> None:
-        """Bind ``pod``, and only the pod of this uid, to ``node``. Raises `Conflict` when it is bound already."""
+    async def bind(self, pod: Pod, node: str, *, dry_run: bool = False) -> None:
+        """Bind ``pod``, and only the pod of this uid, to ``node``. Raises `Conflict` when it is bound already.
+
+        ``dry_run``: ask whether it would be taken, and change nothing.
+        """
         meta = pod.metadata
         body = {
             "apiVersion": "v1",
@@ -223,7 +226,8 @@ class Api:
             "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._write("POST", PODS, PODS.path(meta.namespace, meta.name, "binding"), body)
+        path = PODS.path(meta.namespace, meta.name, "binding")
+        await self._write("POST", PODS, path, body, options={"dryRun": "All"} if dry_run else None)
 
     async def stream(
         self, resource: Resource[T], resource_version: str, namespace: str | None = None, timeout_seconds: int = 300
@@ -288,16 +292,22 @@ class Api:
         return await self._retrying(_may_pass, once)
 
     async def _write(
-        self, method: str, resource: Resource[Any], path: str, body: Any, content_type: str = "application/json"
+        self,
+        method: str,
+        resource: Resource[Any],
+        path: str,
+        body: Any,
+        content_type: str = "application/json",
+        options: Mapping[str, str] | None = None,
     ) -> Response:
         wire = json.dumps(body, separators=(",", ":")).encode()
         verb = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
 
         async def once() -> Response:
-            timeout, params = self._timeout, {}
+            timeout, params = self._timeout, dict(options or {})
             if self.fence is not None:
                 timeout = min(timeout, self.fence.seconds_left())
-                params = {"fieldManager": self.fence.identity} if method != "DELETE" else {}
+                params |= {"fieldManager": self.fence.identity} if method != "DELETE" else {}
             request = Request(method, path, params, {"Content-Type": content_type}, wire, timeout)
             return await self._exchange(request, resource.plural, verb)
 

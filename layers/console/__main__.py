@@ -2,6 +2,8 @@
 
 Exit codes: 0 all is well (with ``why``: the job runs or has finished) · 1 something failed · 2 wrong use ·
 3 the job waits · 4 not found · 5 no control plane answers.
+
+What talks to a cluster is imported by the command that needs it: the Kubernetes client alone takes a second.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import typer
 from rich.console import Console
 
 from contracts.kinds import CapacityRequest, ClusterQueue, LocalQueue, PodGroup, Workload
-from layers.console.reading import connected, find_story, listed
 from layers.console.rendering import show_table, show_why, why_json
 from layers.console.spans import trace_of
 from layers.console.views import queues_table, workloads_table
@@ -104,6 +105,7 @@ def queues(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """The queues: who waits, what is charged of which quota."""
+    from layers.console.reading import connected, listed
 
     async def read() -> tuple[list[LocalQueue], list[ClusterQueue]]:
         async with connected(_kubeconfig(kubeconfig, folder)) as api:
@@ -124,6 +126,7 @@ def workloads(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """The jobs that were handed in: the gate each is at, members bound, and why it waits."""
+    from layers.console.reading import connected, listed
 
     async def read() -> tuple[list[Workload], list[PodGroup], list[CapacityRequest]]:
         async with connected(_kubeconfig(kubeconfig, folder)) as api:
@@ -153,6 +156,7 @@ def why(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Which gate a job waits at, with the numbers, since when, what would let it on, and its trace."""
+    from layers.console.reading import connected, find_story
 
     async def read() -> Found:
         async with connected(_kubeconfig(kubeconfig, folder)) as api:

@@ -19,6 +19,7 @@ from contracts.quantities import parse_resources
 from layers.gang.decide import decide
 from layers.gang.snapshot import (
     BindFailure,
+    Demand,
     Gang,
     PodRow,
     Snapshot,
@@ -47,6 +48,20 @@ class Cluster:
         self.max_overtakes = max_overtakes
         self.wake_at: datetime | None = None
         self.steps: list[Step] = []
+        self._rows: dict[str, tuple[Pod, PodRow]] = {}
+        self._demands: dict[str, tuple[Workload, Demand]] = {}
+
+    def row(self, pod: Pod) -> PodRow:
+        known = self._rows.get(pod.metadata.name)
+        if known is None or known[0] is not pod:
+            known = self._rows[pod.metadata.name] = (pod, pod_row(pod))
+        return known[1]
+
+    def demand(self, workload: Workload) -> Demand:
+        known = self._demands.get(workload.metadata.name)
+        if known is None or known[0] is not workload:
+            known = self._demands[workload.metadata.name] = (workload, demand_of(workload))
+        return known[1]
 
     def add(self, *workloads: Workload) -> None:
         for w in workloads:
@@ -162,13 +177,13 @@ class Cluster:
             self.nodes[node.metadata.name] = msgspec.convert(raw, Node)
 
     def snapshot(self) -> Snapshot:
-        rows = [pod_row(p) for p in self.pods.values()]
+        rows = [self.row(p) for p in self.pods.values()]
         gangs = []
         for name, w in self.workloads.items():
             mine = tuple(r for r in rows if r.job_uid == w.spec.job.uid)
             state, nodes = self.capacity.get(name, (CapacityState.NONE, 0))
             gangs.append(
-                Gang(w, demand_of(w), self.groups.get(name), mine, state, nodes, bind_failure=self.failures.get(name))
+                Gang(w, self.demand(w), self.groups.get(name), mine, state, nodes, bind_failure=self.failures.get(name))
             )
         orphans = tuple(g for name, g in self.groups.items() if name not in self.workloads)
         taking = tuple(r for r in rows if r.node and not r.over)
@@ -233,7 +248,7 @@ class Cluster:
             taken: Counter[str] = Counter()
             for pod in self.pods.values():
                 if pod.spec.node_name == name and pod.status.phase not in ("Succeeded", "Failed"):
-                    taken.update(pod_row(pod).amounts or {})
+                    taken.update(self.row(pod).amounts or {})
             held: Counter[str] = Counter()
             for key, group in self.groups.items():
                 self._add_empty_slots(key, group, name, held)
@@ -255,7 +270,7 @@ class Cluster:
         w = self.workloads.get(key)
         if w is None:
             return
-        classes = {p.name: p.members.amounts for p in demand_of(w).pod_sets}
+        classes = {p.name: p.members.amounts for p in self.demand(w).pod_sets}
         for share in group.status.hold:
             if share.node == node:
                 here = sum(1 for r in self._members_on(node, w, share.pod_set))
@@ -263,7 +278,7 @@ class Cluster:
                     held[resource] += amount * max(0, share.count - here)
 
     def _members_on(self, node: str, w: Workload, pod_set: str) -> list[PodRow]:
-        rows = [pod_row(p) for p in self.pods.values() if p.spec.node_name == node]
+        rows = [self.row(p) for p in self.pods.values() if p.spec.node_name == node]
         attempt = str(w.status.attempt)
         mine = (w.spec.job.uid, attempt, pod_set)
         return [r for r in rows if (r.job_uid, r.attempt, r.pod_set) == mine and r.phase != "Failed"]

@@ -7,7 +7,7 @@ import base64
 import json
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ class Cluster:
             if no.status != 404:
                 raise
 
-    async def watch(self, kind: str, namespace: str) -> AsyncIterator[Json]:
+    async def watch(self, kind: str, namespace: str) -> AsyncGenerator[Json, None]:
         """Every change of the kind's objects in the namespace from now on, as watch events."""
         at = (await self.call("GET", self.path(kind, "", namespace)))["metadata"]["resourceVersion"]
         url = f"{self._server}{self.path(kind, '', namespace)}?watch=true&resourceVersion={at}"

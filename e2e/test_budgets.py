@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 
 from deploy.local.gates import Gates
 from e2e.budgets import REPORT, requests, usage
@@ -42,8 +43,9 @@ async def test_fifty_gangs_of_eight_on_a_hundred_nodes(cluster: Cluster, gates: 
 async def jobs_complete(w: World, count: int) -> None:
     """Return once so many Jobs of the story are complete."""
     done: set[str] = set()
-    async for event in w.cluster.watch("Job", w.name):
-        if is_true(event["object"], "Complete"):
-            done.add(event["object"]["metadata"]["name"])
-        if len(done) == count:
-            return
+    async with aclosing(w.cluster.watch("Job", w.name)) as events:
+        async for event in events:
+            if is_true(event["object"], "Complete"):
+                done.add(event["object"]["metadata"]["name"])
+            if len(done) == count:
+                return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 from e2e.cluster import DEADLINE, Cluster, Json, Refused, eventually, is_true
@@ -276,16 +276,20 @@ class World:
 
     async def witness_pods(self) -> None:
         """Follow every pod event of the namespace into `pods_seen` and `bound_history`; never returns."""
-        async for event in self.cluster.watch("Pod", self.name):
-            pod = event["object"]
-            job = pod["metadata"].get("labels", {}).get("batch.kubernetes.io/job-name")
-            if not job:
-                continue
-            name = pod["metadata"]["name"]
-            self.pods_seen.setdefault(job, set()).add(name)
-            live = event["type"] != "DELETED" and pod["status"].get("phase") not in ("Succeeded", "Failed")
-            self._live.setdefault(job, {})[name] = live and bool(pod["spec"].get("nodeName"))
-            self.bound_history.append((job, sum(self._live[job].values())))
+        async with aclosing(self.cluster.watch("Pod", self.name)) as events:
+            async for event in events:
+                self._see(event)
+
+    def _see(self, event: Json) -> None:
+        pod = event["object"]
+        job = pod["metadata"].get("labels", {}).get("batch.kubernetes.io/job-name")
+        if not job:
+            return
+        name = pod["metadata"]["name"]
+        self.pods_seen.setdefault(job, set()).add(name)
+        live = event["type"] != "DELETED" and pod["status"].get("phase") not in ("Succeeded", "Failed")
+        self._live.setdefault(job, {})[name] = live and bool(pod["spec"].get("nodeName"))
+        self.bound_history.append((job, sum(self._live[job].values())))
 
     # ---- end -------------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ class Market:
         for pool in self.pools:
             self.retry_at |= unavailable_keys(pool, now)
         self._offers: dict[str, Offers] = {}
+        self._answers: dict[tuple[object, ...], tuple[Candidate, ...] | Refusal] = {}
 
     def class_is_ready(self, pool: NodePool) -> bool:
         """Whether the pool's class exists."""
@@ -98,6 +99,15 @@ class Market:
         if kept:
             counts = untaken(offers, counts, kept)
         left = left_of(self.pools, usage)
+        room = tuple((pool, *sorted(left[pool].items())) for pool in sorted(left))
+        question = (id(offers), counts, room, frozenset(excluded))
+        if question not in self._answers:
+            self._answers[question] = self._plan(offers, counts, left, excluded)
+        return self._answers[question]
+
+    def _plan(
+        self, offers: Offers, counts: tuple[int, ...], left: Left, excluded: Collection[OfferingKey]
+    ) -> tuple[Candidate, ...] | Refusal:
         buyable = self.by_key.keys() - self.retry_at.keys() - set(excluded)
         found = pack(_only(offers, buyable), counts, left)
         if found is not None:

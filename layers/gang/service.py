@@ -9,6 +9,7 @@ remembered that a restart could not read again.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from contracts.kinds.workload import Workload
 from contracts.mirrors import Node, Pod
 from layers.gang.decide import decide
 from layers.gang.feasibility import closed
+from layers.gang.settings import times_from
 from layers.gang.snapshot import (
     BindFailure,
     Demand,
@@ -66,7 +68,7 @@ CAPACITY_REQUESTS, NODE_CLAIMS = resource_of(CapacityRequest), resource_of(NodeC
 
 def build(runtime: Runtime) -> Gate:
     """The gang gate on ``runtime``."""
-    return GangGate(runtime).gate()
+    return GangGate(runtime, times=times_from(os.environ)).gate()
 
 
 class GangGate:

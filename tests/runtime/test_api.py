@@ -269,6 +269,14 @@ async def test_a_bind_is_for_the_pod_of_this_uid_only(wire: Wire, api: Api) -> N
     }
 
 
+async def test_a_bind_can_be_rehearsed(wire: Wire, api: Api) -> None:
+    wire.on("POST", POD + "/binding", says({"kind": "Status", "status": "Success"}, 201))
+
+    await api.bind(the_pod(), "node-1", dry_run=True)
+
+    assert wire.requests[0].query == {"dryRun": "All"}
+
+
 async def test_a_former_leader_reads_but_no_longer_writes(wire: Wire, api: Api) -> None:
     wire.on("GET", POD, says(a_pod("w-0", 7)))
     fence = Fence("replica-1", clock=asyncio.get_running_loop().time)

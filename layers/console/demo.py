@@ -255,7 +255,12 @@ class Demo:
                 self._live = Live(console=self.out, auto_refresh=False, transient=True)
                 self._live.start()
             head = Text(f"[{self.elapsed():5.1f} s] {self._step}", style="bold yellow")
-            self._live.update(Group(Text(""), head, Text(""), *(Text(f"  {line}") for line in lines)), refresh=True)
+            self._live.update(
+                Group(
+                    Text(""), head, Text(""), *(Text(f"  {line}", no_wrap=True, overflow="ellipsis") for line in lines)
+                ),
+                refresh=True,
+            )
         elif lines != self._last and len(lines) > 3:
             self._last = lines
             for line in lines:
@@ -277,6 +282,7 @@ class Demo:
         return time.monotonic() - self.began
 
     def _print(self, text: Text) -> None:
+        self.stop_live()  # what is said stays; the scene is drawn anew below it
         if not self.quiet:
             self.out.print(text, soft_wrap=True)
 

@@ -195,15 +195,18 @@ def _queue(w: Workload) -> GateLine:
 
 
 def _usage(w: Workload) -> str:
-    """`` by team: 8 nvidia.com/gpu of flavor default``, empty without an admission."""
+    """`` by research: 8 cpu, 8 nvidia.com/gpu of flavor default``, empty without an admission."""
     if not w.status.admission:
         return ""
     sums: Counter[tuple[str, str]] = Counter()
     for part in w.status.admission.pod_set_assignments:
         for resource, flavor in part.flavors.items():
             sums[flavor, resource] += parse(part.resource_usage.get(resource, "0"), resource)
-    said = [f"{describe(n, resource)} {resource} of flavor {flavor}" for (flavor, resource), n in sorted(sums.items())]
-    return f" by {w.status.admission.cluster_queue}" + (f": {', '.join(said)}" if said else "")
+    by_flavor: dict[str, list[str]] = {}
+    for (flavor, resource), n in sorted(sums.items()):
+        by_flavor.setdefault(flavor, []).append(f"{describe(n, resource)} {resource}")
+    said = [f"{', '.join(amounts)} of flavor {flavor}" for flavor, amounts in by_flavor.items()]
+    return f" by {w.status.admission.cluster_queue}" + (f": {'; '.join(said)}" if said else "")
 
 
 def _gang(w: Workload, p: PodGroup | None) -> GateLine:

@@ -109,6 +109,22 @@ def test_a_plan_says_what_it_would_buy() -> None:
     )
 
 
+def test_the_quota_is_told_by_flavor() -> None:
+    workload = a_workload(queue="research")
+    admission = workload.status.admission
+    assert admission
+    part = admission.pod_set_assignments[0].but(
+        flavors={"nvidia.com/gpu": "h100", "cpu": "h100", "memory": "plain"},
+        resource_usage={"nvidia.com/gpu": "8", "cpu": "12", "memory": "8Gi"},
+    )
+    charged = workload.status.but(admission=admission.but(pod_set_assignments=(part,)))
+
+    assert why(workload.but(status=charged)).gates[0].text == (
+        "quota reserved, nothing charged yet by research: 12 cpu, 8 nvidia.com/gpu of flavor h100; "
+        "8Gi memory of flavor plain"
+    )
+
+
 def test_a_bound_gang_runs_and_exits_with_zero() -> None:
     answer = why(
         a_workload(state=WorkloadState.ADMITTED),

@@ -76,6 +76,7 @@ class _Pass:
         self.waiting: dict[str, Waiting] = {}
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
+        self.rewritten: set[str] = set()
         self.steps: list[Step] = []
         self.wake_at: datetime | None = None
         self.refresh = max(REFRESH, timedelta(milliseconds=20) * len(world.workloads))
@@ -185,6 +186,7 @@ class _Pass:
         # What a reservation or a charge was given for is rewritten when it is lost; priority and clocks at any time.
         if wanted != said and (same or state is WorkloadState.PENDING):
             self.steps.append(RewriteSpec(old.but(spec=wanted), old))
+            self.rewritten.add(old.key)
             self._keep_in_line(workload)
             return
         match state:
@@ -366,6 +368,8 @@ class _Pass:
 
     def _count(self, key: str, younger: Workload, line: Waiting) -> None:
         """Write on the older gang that the younger one goes first."""
+        if key in self.rewritten:  # one write an object: the younger one waits for the next pass
+            return
         head = self.world.workloads[key]
         put = self.puts.get(key)
         status = (put.new if put else head).status

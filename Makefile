@@ -58,7 +58,7 @@ $(READY): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)$(UV)" || { echo "Python 3.11, 3.12 or 3.13 is needed, and none is on PATH" >&2; exit 1; }
 ifneq ($(UV),)
 	test -x $(BIN)/python || $(UV) venv --quiet --python "$(or $(PYTHON),3.13)" $(VENV)
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
 else
 	test -x $(BIN)/pip || "$(PYTHON)" -m venv --clear $(VENV)

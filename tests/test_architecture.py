@@ -1,4 +1,4 @@
-"""The import graph is specified in pyproject.toml; here: that no decision is left out of it, and that files stay small."""
+"""The import graph stands in pyproject.toml; here: that no decision is left out of it, and that files stay small."""
 
 from __future__ import annotations
 

@@ -111,8 +111,26 @@ def demand_of(pod_class: PodClass) -> PodDemand:
     )
 
 
+def malformed_taint(pool: NodePool) -> str | None:
+    """What is wrong with the first taint of the pool that no node could bear; None: they are all in order."""
+    spec = pool.spec.template.spec
+    for raw in (*spec.taints, *spec.startup_taints):
+        try:
+            taint = msgspec.convert(raw, Taint)
+        except msgspec.ValidationError as error:
+            return f"{raw}: {error}"
+        if not taint.key or taint.effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+            return f"{raw}: want a key, and an effect of NoSchedule, PreferNoSchedule or NoExecute"
+    return None
+
+
 def candidates_of(pool: NodePool, types: Sequence[InstanceType]) -> tuple[Candidate, ...]:
-    """What ``pool`` may buy of its class: the offerings that its requirements admit, in the order of their names."""
+    """What ``pool`` may buy of its class: the offerings that its requirements admit, in the order of their names.
+
+    Nothing while a taint of the pool is malformed: no such node could be made.
+    """
+    if malformed_taint(pool):
+        return ()
     spec = pool.spec.template.spec
     taints = tuple(msgspec.convert(t, Taint) for t in spec.taints)
     found = []

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 from contracts.base import ObjectMeta
-from contracts.durations import seconds
 from contracts.kinds.capacity import CapacityRequest, ClaimOwner, NodeClaim, NodeClaimSpec, PlannedNode
 from contracts.kinds.pod_group import PodGroup
 from contracts.names import NODE_CLAIM_FINALIZER, NODE_POOL_LABEL
 from contracts.quantities import format_resources
 from layers.provisioning.planning import Market
-from layers.provisioning.snapshot import Snapshot
+from layers.provisioning.snapshot import Snapshot, duration_of
 
 
 def new_claim(
@@ -43,8 +42,12 @@ def new_claim(
             annotations=template.metadata.annotations,
             taints=template.spec.taints,
             startup_taints=template.spec.startup_taints,
-            launch_timeout_seconds=math.ceil(seconds(template.spec.launch_timeout)),
-            registration_timeout_seconds=math.ceil(seconds(template.spec.registration_timeout)),
-            initialization_timeout_seconds=math.ceil(seconds(template.spec.initialization_timeout)),
+            launch_timeout_seconds=_whole_seconds(template.spec.launch_timeout),
+            registration_timeout_seconds=_whole_seconds(template.spec.registration_timeout),
+            initialization_timeout_seconds=_whole_seconds(template.spec.initialization_timeout),
         ),
     )
+
+
+def _whole_seconds(duration: str) -> int:
+    return math.ceil(duration_of(duration).total_seconds())

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from contracts.conditions import is_true, set_condition
-from contracts.durations import seconds
 from contracts.kinds.capacity import HELD_FOR_GANG, REGISTERED, CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.pools import Disruption
 from contracts.mirrors import Node
 from contracts.names import HELD_FOR_ANNOTATION, REMOVING_ANNOTATION
 from layers.provisioning.cases import is_charged, is_over
-from layers.provisioning.snapshot import Snapshot, stands
+from layers.provisioning.snapshot import Snapshot, duration_of, stands
 from layers.provisioning.steps import DeleteClaim, HoldNode, KeepNode, LiftHold, MarkRemoving, PutClaimStatus, Step
 
 
@@ -115,4 +114,4 @@ def _idle(claim: NodeClaim, node: Node, world: Snapshot, held: frozenset[str], n
 def _idle_time(claim: NodeClaim, world: Snapshot) -> timedelta:
     pool = world.pools.get(claim.spec.node_pool)
     disruption = pool.spec.disruption if pool else Disruption()
-    return timedelta(seconds=seconds(disruption.consolidate_after))
+    return duration_of(disruption.consolidate_after)

@@ -10,6 +10,7 @@ from contracts.kinds.capacity import NodeClaim
 from contracts.kinds.pools import NODES, NodePool, UnavailableOffering
 from contracts.quantities import format_resources
 from contracts.reasons import Reason
+from layers.provisioning.catalog import malformed_taint
 from layers.provisioning.limits import Usage
 from layers.provisioning.snapshot import Snapshot, class_key
 
@@ -19,8 +20,14 @@ READY = "Ready"
 def pool_status(pool: NodePool, world: Snapshot, usage: Usage, now: datetime) -> NodePool:
     """The pool with its status as it should be; equal to ``pool`` when it is already."""
     kind, name = class_key(pool)
-    ready = (kind, name) in world.catalogs
-    reason, message = ("ClassFound", "") if ready else (Reason.CLASS_NOT_READY.value, f"{kind} {name} does not exist")
+    malformed = malformed_taint(pool)
+    found = (kind, name) in world.catalogs
+    ready = found and not malformed
+    reason, message = "ClassFound", ""
+    if not found:
+        reason, message = Reason.CLASS_NOT_READY.value, f"{kind} {name} does not exist"
+    elif malformed:
+        reason, message = "MalformedTaint", malformed
     used = dict(usage.get(pool.metadata.name, {}))
     nodes = used.pop(NODES, 0)
     return pool.but(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from contracts.conditions import is_true
+from contracts.durations import seconds
 from contracts.kinds.capacity import CapacityRequest, NodeClaim
 from contracts.kinds.pod_group import PodGroup
 from contracts.kinds.pools import NodePool
@@ -13,6 +15,9 @@ from contracts.kinds.workload import Workload
 from contracts.mirrors import Node, Pod
 from contracts.names import HELD_FOR_ANNOTATION, REMOVING_ANNOTATION
 from contracts.quantities import ResourceAmounts
+
+LONGEST = timedelta(days=3650)
+"""A wait that somebody wrote longer than this is this long: dates have an end."""
 
 ClassKey = tuple[str, str]
 """Kind and name of a provider's class."""
@@ -68,6 +73,15 @@ class Snapshot:
     def workload_of(self, group: PodGroup) -> Workload | None:
         """The Workload that the gang belongs to."""
         return self.workloads.get(f"{group.metadata.namespace}/{group.spec.workload_name}")
+
+
+def duration_of(text: str) -> timedelta:
+    """The duration as a length of time, at most `LONGEST`.
+
+    >>> duration_of("90s"), duration_of("9999999999999999h") == LONGEST
+    (datetime.timedelta(seconds=90), True)
+    """
+    return timedelta(seconds=min(seconds(text), LONGEST.total_seconds()))
 
 
 def class_key(pool: NodePool) -> ClassKey:

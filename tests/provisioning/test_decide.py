@@ -246,6 +246,30 @@ def test_a_missing_class_is_unavailable_and_the_pool_says_so() -> None:
     assert (ready.type, ready.status, ready.reason) == ("Ready", "False", "ClassNotReady")
 
 
+def test_a_pool_that_no_node_could_be_made_of_says_so_and_stops_nobody_else() -> None:
+    bad = a_node_pool("bad", taints=({"key": 5},), consolidate_after="99999999999999999999h")  # type: ignore[dict-item]  # the case
+    cloud = Cloud(bad, a_node_pool("good"), a_node_class())
+    cloud.gang("train", a_pod_class(), state=WorkloadState.CHARGED)
+    cloud.settle()
+    alone = Cloud(bad, a_node_class())
+    alone.gang("train", a_pod_class())
+    alone.settle()
+
+    assert (cloud.state(), cloud.plan()) == (CapacityState.LAUNCHED, [("good", "gpu-1", "z1")])
+    assert cloud.pools["bad"].status.conditions[0].reason == "MalformedTaint"
+    assert alone.reasons() == [Reason.REQUIREMENTS_CONFLICT]
+
+
+def test_an_endless_idle_time_is_only_very_long() -> None:
+    cloud = Cloud(a_node_pool(consolidate_after="99999999999999999999h"), a_node_class())
+    cloud.gang("train", a_pod_class(), state=WorkloadState.CHARGED)
+    cloud.settle()
+    cloud.evict()
+    cloud.later(3600, step=600)
+
+    assert list(cloud.nodes) == ["train-1-0"]
+
+
 def test_x_26_p_b50_limit_stock_and_mismatch_are_three_reasons() -> None:
     typo = ("spot", "on_demand")
     cloud = Cloud(

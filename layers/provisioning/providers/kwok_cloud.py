@@ -6,17 +6,16 @@ Every delay counts from a time that stands on the claim: the launch from its cre
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from contracts.durations import seconds
 from contracts.kinds.capacity import NodeClaim
 from contracts.kinds.pools import FailureStage, KwokFailure, KwokInstanceType, KwokNodeClass
 from contracts.mirrors import Node
 from contracts.names import HELD_FOR_ANNOTATION, HOSTNAME_LABEL, NODE_CLAIM_LABEL
 from contracts.quantities import format_resources, parse_resources, subtract
 from layers.provisioning.providers import Instance, LaunchRefused, NotYet, OutOfStock
-from layers.provisioning.snapshot import InstanceType, Offering, is_extended
+from layers.provisioning.snapshot import InstanceType, Offering, duration_of, is_extended
 
 KWOK_ANNOTATION = "kwok.x-k8s.io/node"
 DEFAULT_PODS = 110
@@ -86,10 +85,10 @@ def launch(
     what = f"{spec.instance_type}/{spec.zone}/{spec.capacity_type}"
     if kind is None or offering is None:
         raise LaunchRefused(f"{what} is not sold any more")
-    ready_at = (claim.metadata.creation_timestamp or now) + timedelta(seconds=seconds(kind.launch_delay))
+    ready_at = (claim.metadata.creation_timestamp or now) + duration_of(kind.launch_delay)
     if now < ready_at:
         return NotYet(ready_at)
-    retry_at = now + timedelta(seconds=seconds(node_class.spec.stock_retry_after))
+    retry_at = now + duration_of(node_class.spec.stock_retry_after)
     if injected := failure(node_class, claim, FailureStage.OUT_OF_STOCK):
         raise OutOfStock(injected.message, retry_at)
     if offering.stock is not None:
@@ -114,7 +113,7 @@ def registers_at(node_class: KwokNodeClass, claim: NodeClaim) -> datetime | None
     at = claim.status.launched_at
     if kind is None or at is None or failure(node_class, claim, FailureStage.REGISTRATION):
         return None
-    return at + timedelta(seconds=seconds(kind.registration_delay))
+    return at + duration_of(kind.registration_delay)
 
 
 def advertises_at(node_class: KwokNodeClass, claim: NodeClaim) -> datetime | None:
@@ -122,7 +121,7 @@ def advertises_at(node_class: KwokNodeClass, claim: NodeClaim) -> datetime | Non
     kind, at = instance_type(node_class, claim.spec.instance_type), registers_at(node_class, claim)
     if kind is None or at is None or failure(node_class, claim, FailureStage.ADVERTISEMENT):
         return None
-    return at + timedelta(seconds=seconds(kind.advertisement_delay))
+    return at + duration_of(kind.advertisement_delay)
 
 
 def node_body(node_class: KwokNodeClass, claim: NodeClaim, now: datetime) -> dict[str, Any]:

@@ -226,7 +226,7 @@ class _Pass:
         standing = workload.status.admission
         assert queue is not None  # no obstacle: it exists
         fits = bool(standing) and stands(standing, demands, queue, self.world.flavors, self.charges)  # type: ignore[arg-type]  # bool() of None
-        assigned = assign(demands, queue, self.world.flavors, self.charges)
+        assigned = Assigned(standing) if fits else assign(demands, queue, self.world.flavors, self.charges)
         group, request = self._behind(workload)
         cause = _cause(workload, group, request)
         line = self._line(workload, queue.spec.max_overtakes)
@@ -250,8 +250,11 @@ class _Pass:
             self._say(again, old, blockers_behind(again, group, request), Passed.QUOTA_RESERVED)
         else:
             self._stand_in_line(workload, assigned.blockers)
-            own = () if fits else assigned.blockers
-            blockers = (*own, *_behind_head(queue.key, forbidding), *blockers_behind(workload, group, request))
+            blockers = (
+                *assigned.blockers,
+                *_behind_head(queue.key, forbidding),
+                *blockers_behind(workload, group, request),
+            )
             self._say(workload, old, blockers, Passed.QUOTA_RESERVED)
 
     def _charged(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:

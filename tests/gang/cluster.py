@@ -258,7 +258,9 @@ class Cluster:
         for name, group in self.groups.items():
             w = self.workloads.get(name)
             if w and group.status.reservation == w.status.reservation and group.state is PodGroupState.PLACED:
-                assert sum(s.count for s in group.status.hold) >= w.size, "placed in part"
+                ended = [r for r in map(self.row, self.pods.values()) if r.job_uid == w.spec.job.uid]
+                done = sum(r.phase == "Succeeded" for r in ended)
+                assert sum(s.count for s in group.status.hold) + done >= w.size, "placed in part"
             if group.state is PodGroupState.UNPLACED:
                 assert not group.status.hold, "waits and holds"
             for share in group.status.hold:

@@ -129,7 +129,7 @@ def test_whatever_happens_holds_fit_placements_are_whole_and_nobody_uses_what_is
             case 5 if cluster.workloads[name].state is WorkloadState.PENDING:
                 cluster.update(name, WorkloadState.RESERVED)
             case _:
-                pods = sorted(cluster.pods)
+                pods = sorted(k for k, p in cluster.pods.items() if p.status.phase in ("Pending", "Running"))
                 if pods:
                     cluster.change(chance.choice(pods), phase=chance.choice(["Succeeded", "Failed"]))
         cluster.settle(40)

@@ -9,6 +9,7 @@ from contracts.kinds.workload import ChargeCause, WorkloadState
 from contracts.names import GPU, HELD_FOR_ANNOTATION
 from contracts.reasons import Passed, Reason
 from layers.provisioning.decide import decide
+from layers.provisioning.snapshot import Reads
 from layers.provisioning.steps import CreateClaim, PutRequestStatus
 from tests.builders import (
     NOW,
@@ -20,7 +21,7 @@ from tests.builders import (
     an_instance_type,
     an_offering,
 )
-from tests.provisioning.cloud import Cloud, at, lost, without_taints
+from tests.provisioning.cloud import Cloud, at, lost, seen, without_taints
 
 GPU8 = {GPU: "8"}
 
@@ -102,6 +103,22 @@ def test_p_b01_a_gang_that_exceeds_the_limit_by_one_node_gets_none() -> None:
     assert (blocker.available, blocker.requested, blocker.needed) == (4, 5, 1)
     assert cloud.verdict().message == "provisioning: pool pool is limited to 4 nodes, 4 left; the plan needs 5"
     assert cloud.claims == {}
+
+
+def test_p_b01_a_purchase_under_way_counts_before_its_claims_are_made() -> None:
+    cloud = Cloud(a_node_pool(limits={"nodes": 2}), a_node_class())
+    cloud.gang("first", a_pod_class(2), state=WorkloadState.CHARGED, age=9)
+    for _ in range(4):
+        cloud.pass_once()
+        if cloud.requests["team/first"].state is CapacityState.LAUNCHING:
+            break
+    cloud.gang("second", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.land(decide(cloud.snapshot(), NOW).steps[-1])  # its request, before any claim is made
+    claims_before = dict(cloud.claims)
+    steps = decide(seen(cloud.snapshot(), reads=Reads()), NOW).steps
+
+    (answer,) = (s for s in steps if isinstance(s, PutRequestStatus) and s.new.metadata.name == "second")
+    assert (claims_before, answer.new.state) == ({}, CapacityState.REFUSED)
 
 
 def test_x_09_a_full_pool_refuses_and_plans_again_when_it_shrinks() -> None:

@@ -103,7 +103,7 @@ def requests() -> st.SearchStrategy[dict[str, str]]:
 
 
 @given(worlds(), st.randoms(use_true_random=False))
-@settings(max_examples=25)
+@settings(max_examples=60)
 def test_whatever_happens_holds_fit_placements_are_whole_and_nobody_uses_what_is_held_for_another(
     cluster: Cluster, chance: random.Random
 ) -> None:

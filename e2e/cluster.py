@@ -85,6 +85,7 @@ class Cluster:
             tls.load_cert_chain(pair.name)
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=DEADLINE)) as session:
             yield cls(session, cluster["server"], tls)
+        await asyncio.sleep(0.25)  # TLS connections close behind the session; the loop must outlive them
 
     async def call(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Json:
         data = json.dumps(body) if body is not None else None

@@ -78,7 +78,7 @@ async def test_g_b41_a_bind_refused_for_good_is_rolled_back_three_times_and_the_
 
                 async def next_attempt(wanted: int = attempt) -> bool:
                     workload = await w.of_job("Workload", "gang")
-                    return bool(workload and workload["status"].get("attempt", 0) >= wanted)
+                    return bool(workload and workload.get("status", {}).get("attempt", 0) >= wanted)
 
                 await eventually(f"attempt {attempt} begins", next_attempt, 60)
                 job = await cluster.get("Job", "gang", w.name)

@@ -23,8 +23,7 @@ async def test_eight_workers_wait_as_one_until_the_eighth_gpu_is_bought(cluster:
         await w.job("small", 7)
         await w.complete("small")
         assert "train" not in w.pods_seen
-        await eventually("nothing is on hold any more", lambda: no_hold(w))
-        assert await w.nothing_bought()
+        await w.gone()
 
         await cluster.merge("NodePool", pool, {"spec": {"limits": {"nodes": 4}}})
         members = await w.running("train", 8)
@@ -33,17 +32,9 @@ async def test_eight_workers_wait_as_one_until_the_eighth_gpu_is_bought(cluster:
 
         job = await w.complete("train")
         assert (job["status"]["succeeded"], job["status"].get("failed", 0)) == (8, 0)
-        await eventually("quota is freed", lambda: no_charge(w))
+        await w.free()
         workload = await w.of_job("Workload", "train")
         await one_trace_of_three_services(w, spans, workload or {})
-
-
-async def no_hold(w: World) -> bool:
-    return await w.holds() == 0
-
-
-async def no_charge(w: World) -> bool:
-    return await w.charged() == 0
 
 
 async def one_trace_of_three_services(w: World, spans: Receiver, workload: dict[str, object]) -> None:

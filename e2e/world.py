@@ -257,11 +257,19 @@ class World:
     async def nothing_bought(self) -> bool:
         return not await self.claims() and not await self.bought_nodes()
 
-    async def gone(self, *, deadline: float = DEADLINE) -> None:
-        """Wait until no claim, bought node or hold of the story is left."""
+    async def free(self) -> None:
+        """Wait until no quota is charged."""
 
         async def look() -> bool:
-            return await self.nothing_bought() and await self.holds() == 0
+            return await self.charged() == 0
+
+        await eventually("quota is free", look)
+
+    async def gone(self, *, holds: int = 0, deadline: float = DEADLINE) -> None:
+        """Wait until no claim or bought node of the story is left, and no member but ``holds`` has one on hold."""
+
+        async def look() -> bool:
+            return await self.nothing_bought() and await self.holds() == holds
 
         try:
             await eventually("nothing that was bought or held is left", look, deadline)

@@ -112,22 +112,36 @@ class Api:
         return self._decode(resource, await self._read(request, resource.plural))
 
     async def list(
-        self, resource: Resource[T], namespace: str | None = None, label_selector: str = "", consistent: bool = True
+        self,
+        resource: Resource[T],
+        namespace: str | None = None,
+        label_selector: str = "",
+        consistent: bool = True,
+        field_selector: str = "",
     ) -> list[T]:
         """All objects of a kind, all of one version; ``consistent``: as they are now. Undecodable ones are left out."""
-        return (await self.list_page(resource, namespace, label_selector, consistent)).items
+        return (await self.list_page(resource, namespace, label_selector, consistent, field_selector)).items
 
     async def list_page(
-        self, resource: Resource[T], namespace: str | None = None, label_selector: str = "", consistent: bool = True
+        self,
+        resource: Resource[T],
+        namespace: str | None = None,
+        label_selector: str = "",
+        consistent: bool = True,
+        field_selector: str = "",
     ) -> Page[T]:
         """Like `list`, with the list's resourceVersion and what could not be decoded.
 
         Begins anew, once, when the version that its pages belong to expires half-way.
         """
+        params = {"limit": str(PAGE_SIZE), "labelSelector": label_selector, "fieldSelector": field_selector}
+        if not consistent:
+            params["resourceVersion"] = "0"
+        params = {key: value for key, value in params.items() if value}
         try:
-            return await self._all_pages(resource, namespace, label_selector, consistent)
+            return await self._all_pages(resource, namespace, params)
         except Gone:
-            return await self._all_pages(resource, namespace, label_selector, consistent)
+            return await self._all_pages(resource, namespace, params)
 
     async def create(self, resource: Resource[T], body: Mapping[str, Any] | Kind, namespace: str | None = None) -> T:
         """Create an object. Raises `AlreadyExists`, `Invalid`; `Unreachable` when the outcome is unknown."""
@@ -261,14 +275,7 @@ class Api:
         """Close every connection. Calls in flight fail."""
         await self._transport.close()
 
-    async def _all_pages(
-        self, resource: Resource[T], namespace: str | None, label_selector: str, consistent: bool
-    ) -> Page[T]:
-        params = {"limit": str(PAGE_SIZE)}
-        if label_selector:
-            params["labelSelector"] = label_selector
-        if not consistent:
-            params["resourceVersion"] = "0"
+    async def _all_pages(self, resource: Resource[T], namespace: str | None, params: dict[str, str]) -> Page[T]:
         items: list[T] = []
         undecodable: list[Undecodable] = []
         while True:

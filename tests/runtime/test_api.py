@@ -157,12 +157,12 @@ async def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(
 async def test_a_list_is_read_in_pages_of_one_version(wire: Wire, api: Api) -> None:
     wire.on("GET", ALL, says(a_list(9, a_pod("w-0", 7), more="next")), says(a_list(9, a_pod("w-1", 8))))
 
-    page = await api.list_page(PODS, label_selector="a=b")
+    page = await api.list_page(PODS, label_selector="a=b", field_selector="spec.nodeName=n")
 
     assert ([p.metadata.name for p in page.items], page.resource_version) == (["w-0", "w-1"], "9")
     assert [r.query for r in wire.requests] == [
-        {"limit": "500", "labelSelector": "a=b"},
-        {"limit": "500", "labelSelector": "a=b", "continue": "next"},
+        {"limit": "500", "labelSelector": "a=b", "fieldSelector": "spec.nodeName=n"},
+        {"limit": "500", "labelSelector": "a=b", "fieldSelector": "spec.nodeName=n", "continue": "next"},
     ]
 
 

@@ -95,6 +95,8 @@ def _idle(claim: NodeClaim, node: Node, world: Snapshot, held: frozenset[str], n
     needed = name in held or name in world.busy
     awake = PutClaimStatus(claim.but(status=claim.status.but(idle_since=None)), claim)
     if REMOVING_ANNOTATION in node.metadata.annotations:
+        if not node.spec.unschedulable:  # somebody opened it again: it is in use from here on, as if it were new
+            return Fate((KeepNode(node), *((awake,) if claim.status.idle_since else ())))
         reads = world.reads
         if reads.holds is None or reads.busy is None:
             return Fate()

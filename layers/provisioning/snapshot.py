@@ -19,6 +19,9 @@ from contracts.quantities import ResourceAmounts
 LONGEST = timedelta(days=3650)
 """A wait that somebody wrote longer than this is this long: dates have an end."""
 
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+"""On a pod: the kubelet runs it from a file, and the API server only shows it."""
+
 ClassKey = tuple[str, str]
 """Kind and name of a provider's class."""
 
@@ -103,18 +106,18 @@ def is_up_for(node: Node | None, pod_group_uid: str) -> bool:
     return is_ready(node) and (held_for == pod_group_uid if held_for else not node.spec.unschedulable)
 
 
-def is_daemon(pod: Pod) -> bool:
-    """Whether a DaemonSet keeps the pod on its node, so that it is no reason to keep the node."""
+def goes_with_its_node(pod: Pod) -> bool:
+    """Whether the pod is its node's own, so that it is no reason to keep the node: a DaemonSet's, or a static one."""
     owner = pod.metadata.controller
-    return owner is not None and owner.kind == "DaemonSet"
+    return MIRROR_ANNOTATION in pod.metadata.annotations or (owner is not None and owner.kind in ("DaemonSet", "Node"))
 
 
 def busy_nodes(pods: Iterable[Pod]) -> frozenset[str]:
-    """Names of the nodes with a pod that has not ended and that no DaemonSet put there; terminating pods count."""
+    """Names of the nodes with a pod that has not ended and is not the node's own; terminating pods count."""
     return frozenset(
         pod.spec.node_name
         for pod in pods
-        if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed") and not is_daemon(pod)
+        if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed") and not goes_with_its_node(pod)
     )
 
 

@@ -10,7 +10,7 @@ from contracts.names import GPU, HELD_FOR_ANNOTATION
 from contracts.reasons import Passed, Reason
 from layers.provisioning.decide import decide
 from layers.provisioning.snapshot import Reads
-from layers.provisioning.steps import CreateClaim, PutRequestStatus
+from layers.provisioning.steps import CreateClaim, KeepNode, PutClaimStatus, PutRequestStatus
 from tests.builders import (
     NOW,
     a_node,
@@ -568,6 +568,33 @@ def test_a_pod_or_a_hold_keeps_a_node_and_a_daemon_does_not() -> None:
         cloud.later(60, step=10)
 
     assert [list(c.nodes) for c in (kept, held, daemon)] == [["train-1-0"], ["train-1-0"], []]
+
+
+def test_a_static_pod_keeps_no_node() -> None:
+    static, mirror = an_idle_node(), an_idle_node()
+    static.pods.append(a_pod(node="train-1-0", phase="Running", owner={"kind": "Node", "name": "n", "uid": "n"}))
+    annotated = {"annotations": {"kubernetes.io/config.mirror": "x"}}
+    mirror.pods.append(a_pod(node="train-1-0", phase="Running", metadata=annotated))
+    for cloud in (static, mirror):
+        cloud.later(60, step=10)
+
+    assert [list(c.nodes) for c in (static, mirror)] == [[], []]
+
+
+def test_a_node_that_somebody_opens_before_its_removal_is_kept_and_idles_anew() -> None:
+    cloud = an_idle_node()
+    cloud.now = at(30)
+    cloud.pass_once()
+    node = cloud.nodes["train-1-0"]
+    opened = msgspec.structs.replace(node.spec, unschedulable=False)
+    cloud.nodes["train-1-0"] = msgspec.structs.replace(node, spec=opened)
+    steps = cloud.pass_once()
+    cloud.later(29)
+    before = list(cloud.nodes)
+    cloud.later(2)
+
+    assert [type(s) for s in steps] == [KeepNode, PutClaimStatus]
+    assert (before, cloud.nodes) == (["train-1-0"], {})
 
 
 def test_a_node_that_is_taken_between_the_cordon_and_the_reading_is_kept() -> None:

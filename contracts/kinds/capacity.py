@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from contracts.base import Column, Contract, Kind, Labels, Name, Raw
+from contracts.base import Column, Contract, Kind, Name, Raw
 from contracts.conditions import Condition, is_true
 from contracts.history import History
 from contracts.kinds.pod_group import PodClass
@@ -170,7 +170,7 @@ class NodeClaimSpec(Contract):
     capacity_type: str
     price: float = 0.0
     capacity: dict[str, Quantity] = {}
-    labels: Labels = {}
+    labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     taints: tuple[Raw, ...] = ()
     startup_taints: tuple[Raw, ...] = ()

@@ -8,11 +8,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from contracts.base import Column, Contract, Kind, Labels, Name, Raw
+from contracts.base import Column, Contract, Kind, Label, Name, Raw
 from contracts.conditions import Condition
 from contracts.durations import Duration
 from contracts.kinds.capacity import ClassReference
 from contracts.quantities import Quantity
+
+LabelValue = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
+"""What a node's label may say, without the empty one."""
 
 _BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 _BY_TYPE = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
@@ -37,9 +40,9 @@ class Requirement(Contract):
 
 
 class TemplateMetadata(Contract):
-    """Labels and annotations of the nodes."""
+    """Labels and annotations of the nodes. There is room left for the labels that a node gets besides."""
 
-    labels: Labels = {}
+    labels: Annotated[dict[str, Label], Field(max_length=48)] = {}
     annotations: dict[str, str] = {}
 
 
@@ -133,9 +136,9 @@ class NodePool(Kind):
 class KwokOffering(Contract):
     """One way to buy an instance type."""
 
-    zone: Name
+    zone: LabelValue
     capacity_type: Literal["on-demand", "spot", "reserved"] = "on-demand"
-    price: Annotated[float, Field(ge=0)] = Field(description="Per hour.")
+    price: Annotated[float, Field(ge=0, le=1e9)] = Field(description="Per hour.")
     stock: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="How many may exist at once; one more is out of stock. Absent: no bound."
     )
@@ -144,7 +147,7 @@ class KwokOffering(Contract):
 class KwokInstanceType(Contract):
     """A simulated machine and how long each stage of its coming takes."""
 
-    name: Name
+    name: LabelValue
     architecture: Literal["amd64", "arm64"] = "amd64"
     capacity: Annotated[dict[str, Quantity], Field(min_length=1, max_length=16)]
     overhead: Annotated[dict[str, Quantity], Field(max_length=16)] = Field(

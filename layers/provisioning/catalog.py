@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,6 +36,20 @@ MICRO = 1_000_000
 
 OfferingKey = tuple[str, str, str, str]
 """Pool, instance type, zone, capacity type."""
+
+
+_LABEL_NAME = re.compile(r"(?=.{1,63}\Z)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+_PREFIX = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """What is wrong with a pool: one CamelCase word, and a sentence."""
+
+    reason: str
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -111,8 +126,25 @@ def demand_of(pod_class: PodClass) -> PodDemand:
     )
 
 
-def malformed_taint(pool: NodePool) -> str | None:
-    """What is wrong with the first taint of the pool that no node could bear; None: they are all in order."""
+def malformed(pool: NodePool) -> Malformed | None:
+    """What of the pool could be no part of a node; None: it is all in order."""
+    taint, label = _malformed_taint(pool), _malformed_label(pool)
+    if taint:
+        return Malformed("MalformedTaint", f"malformed taint {taint}")
+    return Malformed("MalformedLabel", f"malformed label {label}") if label else None
+
+
+def _malformed_label(pool: NodePool) -> str | None:
+    for key, value in (_own_labels(pool) | {NODE_POOL_LABEL: pool.metadata.name}).items():
+        prefix, _, name = key.rpartition("/")
+        if not _LABEL_NAME.fullmatch(name) or not (_PREFIX.fullmatch(prefix) if "/" in key else not prefix):
+            return f"{key}={value}: no key of a label"
+        if value and not _LABEL_NAME.fullmatch(value):
+            return f"{key}={value}: want at most 63 letters, digits, -, _ and ., with a letter or digit at both ends"
+    return None
+
+
+def _malformed_taint(pool: NodePool) -> str | None:
     spec = pool.spec.template.spec
     for raw in (*spec.taints, *spec.startup_taints):
         try:
@@ -127,9 +159,9 @@ def malformed_taint(pool: NodePool) -> str | None:
 def candidates_of(pool: NodePool, types: Sequence[InstanceType]) -> tuple[Candidate, ...]:
     """What ``pool`` may buy of its class: the offerings that its requirements admit, in the order of their names.
 
-    Nothing while a taint of the pool is malformed: no such node could be made.
+    Nothing while the pool is malformed: no such node could be made.
     """
-    if malformed_taint(pool):
+    if malformed(pool):
         return ()
     spec = pool.spec.template.spec
     taints = tuple(msgspec.convert(t, Taint) for t in spec.taints)
@@ -149,8 +181,8 @@ def candidates_of(pool: NodePool, types: Sequence[InstanceType]) -> tuple[Candid
 
 def node_labels(pool: NodePool, kind: InstanceType, offering: Offering) -> dict[str, str]:
     """The labels of such a node. A pool's requirement of one value for a key that nothing else sets becomes a label."""
-    given = {
-        **pool.spec.template.metadata.labels,
+    return {
+        **_own_labels(pool),
         NODE_POOL_LABEL: pool.metadata.name,
         INSTANCE_TYPE_LABEL: kind.name,
         ZONE_LABEL: offering.zone,
@@ -158,12 +190,14 @@ def node_labels(pool: NodePool, kind: InstanceType, offering: Offering) -> dict[
         ARCH_LABEL: kind.architecture,
         OS_LABEL: "linux",
     }
+
+
+def _own_labels(pool: NodePool) -> dict[str, str]:
+    template = pool.spec.template
     single = {
-        r.key: r.values[0]
-        for r in pool.spec.template.spec.requirements
-        if r.operator is Operator.IN and len(r.values) == 1
+        r.key: r.values[0] for r in template.spec.requirements if r.operator is Operator.IN and len(r.values) == 1
     }
-    return single | given
+    return single | template.metadata.labels
 
 
 def unknown_values(pool: NodePool, types: Sequence[InstanceType]) -> tuple[str, ...]:

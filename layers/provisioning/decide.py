@@ -2,53 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
+from typing import ParamSpec, TypeVar
 
 from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.workload import Workload
 from layers.provisioning.cases import Case
-from layers.provisioning.holding import fate_of
+from layers.provisioning.holding import Fate, fate_of
 from layers.provisioning.limits import Usage, plus, usage_of
 from layers.provisioning.packing import consumption
 from layers.provisioning.planning import Market
 from layers.provisioning.pools import pool_status
-from layers.provisioning.purchase import next_steps
+from layers.provisioning.purchase import Outcome, next_steps
 from layers.provisioning.snapshot import Snapshot, held_nodes
-from layers.provisioning.steps import Decision, PutPoolStatus, Step
+from layers.provisioning.steps import Decision, Fault, PutPoolStatus, Step
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def decide(world: Snapshot, now: datetime) -> Decision:
     """Every write that the provisioner owes the world, in the order in which they are to be made.
 
     First the pools (so that a stock-out outlives the claim that met it), then the purchases by priority, age and uid,
-    each seeing what those before it take of the limits, then the nodes. Every purchase gets an answer in every pass.
+    each seeing what those before it take of the limits, then the nodes. Every purchase gets an answer in every pass;
+    one that cannot be decided on becomes a fault and stops nobody else.
     """
     usage: Usage = usage_of(world.claims.values())
     steps: list[Step] = []
+    faults: list[Fault] = []
     pools = {}
     for name in sorted(world.pools):
         pool = world.pools[name]
-        pools[name] = pool_status(pool, world, usage, now)
-        if pools[name].status != pool.status:
-            steps.append(PutPoolStatus(pools[name], pool))
+        told = _guarded(faults, name, pool_status, pool, world, usage, now)
+        if told is not None:
+            pools[name] = told
+            steps += [PutPoolStatus(told, pool)] if told.status != pool.status else []
     seen = replace(world, pools=pools)
     market = Market(seen, now)
     usage = plus(usage, _unmade(seen, market))
     wakes = [at for at in market.retry_at.values() if at > now]
     for case in cases(seen):
-        outcome = next_steps(case, seen, market, usage, now)
+        outcome = _guarded(faults, case.key, next_steps, case, seen, market, usage, now) or Outcome()
         steps += outcome.steps
         if outcome.taken:
             usage = plus(usage, outcome.taken)
     held = held_nodes(world.pod_groups.values())
     for name in sorted(world.claims):
-        fate = fate_of(world.claims[name], seen, held, now)
+        fate = _guarded(faults, name, fate_of, world.claims[name], seen, held, now) or Fate()
         steps += fate.steps
         if fate.wake_at:
             wakes.append(fate.wake_at)
-    return Decision(tuple(steps), min(wakes, default=None))
+    return Decision(tuple(steps), min(wakes, default=None), tuple(faults))
+
+
+def _guarded(faults: list[Fault], key: str, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """The answer, or None and one more fault: what cannot be decided for one must not stop the others."""
+    try:
+        return ask(*args, **kwargs)
+    except Exception as error:
+        faults.append(Fault(key, error))
+        return None
 
 
 def launching(requests: Iterable[CapacityRequest]) -> list[CapacityRequest]:

@@ -18,7 +18,7 @@ from layers.provisioning.catalog import (
     candidates_of,
     conflicts_alone,
     demand_of,
-    malformed_taint,
+    malformed,
     matches_labels,
     tolerates_taints,
     unavailable_keys,
@@ -178,11 +178,10 @@ class Market:
         return blockers
 
     def _unbuyable(self, pool: NodePool) -> Blocker:
-        malformed = malformed_taint(pool)
-        if malformed:
-            detail = f"malformed taint {malformed}"
-        else:
-            detail = f"no offering of {'/'.join(class_key(pool))} meets the pool's own requirements"
+        wrong = malformed(pool)
+        detail = (
+            wrong.detail if wrong else f"no offering of {'/'.join(class_key(pool))} meets the pool's own requirements"
+        )
         return Blocker(
             reason=Reason.REQUIREMENTS_CONFLICT,
             pool=pool.metadata.name,

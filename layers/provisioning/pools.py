@@ -10,7 +10,7 @@ from contracts.kinds.capacity import NodeClaim
 from contracts.kinds.pools import NODES, NodePool, UnavailableOffering
 from contracts.quantities import format_resources
 from contracts.reasons import Reason
-from layers.provisioning.catalog import malformed_taint
+from layers.provisioning.catalog import malformed
 from layers.provisioning.limits import Usage
 from layers.provisioning.snapshot import Snapshot, class_key
 
@@ -20,14 +20,14 @@ READY = "Ready"
 def pool_status(pool: NodePool, world: Snapshot, usage: Usage, now: datetime) -> NodePool:
     """The pool with its status as it should be; equal to ``pool`` when it is already."""
     kind, name = class_key(pool)
-    malformed = malformed_taint(pool)
+    wrong = malformed(pool)
     found = (kind, name) in world.catalogs
-    ready = found and not malformed
+    ready = found and not wrong
     reason, message = "ClassFound", ""
     if not found:
         reason, message = Reason.CLASS_NOT_READY.value, f"{kind} {name} does not exist"
-    elif malformed:
-        reason, message = "MalformedTaint", malformed
+    elif wrong:
+        reason, message = wrong.reason, wrong.detail
     used = dict(usage.get(pool.metadata.name, {}))
     nodes = used.pop(NODES, 0)
     return pool.but(

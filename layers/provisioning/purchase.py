@@ -138,14 +138,20 @@ def _in_flight(
     have = {claim.metadata.name for claim in case.own}
     missing = [node for node in request.status.plan if node.claim not in have]
     if missing:
-        claims = [new_claim(node, request, group, world, market) for node in missing] if group else []
-        if not claims or any(claim is None for claim in claims):
-            why = "its pool, class or offering is gone"
-            lost = tuple(
-                failed_node(n, Reason.LAUNCH_FAILED, why) for n, c in zip(missing, claims, strict=True) if not c
-            )
-            return _put(request, releasing(case, request, workload, lost, now))
-        return Outcome(tuple(CreateClaim(claim) for claim in claims if claim))
+        if group is None:
+            orphans = tuple(failed_node(n, Reason.LAUNCH_FAILED, "the gang is gone") for n in missing)
+            return _put(request, releasing(case, request, workload, orphans, now))
+        claims: list[NodeClaim] = []
+        lost: list[FailedNode] = []
+        for node in missing:
+            made = new_claim(node, request, group, world, market)
+            if isinstance(made, NodeClaim):
+                claims.append(made)
+            else:
+                lost.append(failed_node(node, Reason.LAUNCH_FAILED, made))
+        if lost:
+            return _put(request, releasing(case, request, workload, tuple(lost), now))
+        return Outcome(tuple(CreateClaim(claim) for claim in claims))
     return _put(request, progressed(case, request, workload, world, now))
 
 

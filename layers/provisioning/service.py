@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -37,6 +37,7 @@ from layers.provisioning.steps import (
     CreateClaim,
     CreateRequest,
     DeleteClaim,
+    Fault,
     PutClaimStatus,
     PutPoolStatus,
     PutRequestSpec,
@@ -95,6 +96,7 @@ class ProvisioningGate:
             "KwokNodeClass": KwokProvider(self._api, self.nodes, self.classes.get, self.claims.values)
         }
         self._aside: dict[str, datetime] = {}
+        self._faults: dict[str, str] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._by_reason = Gauge(
             "provisioning_requests",
@@ -163,6 +165,7 @@ class ProvisioningGate:
         decision = decide(world, now)
         wakes = [decision.wake_at, *self._aside.values()]
         self._count_reasons()
+        self._tell_faults(decision.faults)
         try:
             for kind, steps in groupby(decision.steps, key=type):
                 if kind is CreateClaim:
@@ -273,6 +276,14 @@ class ProvisioningGate:
         group = self.pod_groups.get(request.key)
         name = group.spec.workload_name if group else request.metadata.name
         return self.workloads.get(f"{request.metadata.namespace}/{name}")
+
+    def _tell_faults(self, faults: Sequence[Fault]) -> None:
+        """Each once, for as long as it lasts."""
+        lasting = {fault.key: repr(fault.error) for fault in faults}
+        for fault in faults:
+            if self._faults.get(fault.key) != repr(fault.error):
+                log.error("decision.failed", key=fault.key, error=repr(fault.error), exc_info=fault.error)
+        self._faults = lasting
 
     def _count_reasons(self) -> None:
         counts = Counter(

@@ -93,11 +93,20 @@ Step = (
 
 
 @dataclass(frozen=True)
+class Fault:
+    """An object on which nothing could be decided, for a reason that nobody foresaw."""
+
+    key: str
+    error: Exception
+
+
+@dataclass(frozen=True)
 class Decision:
     """The steps, in the order in which they are to be made, and when to look again if nothing changes before."""
 
     steps: tuple[Step, ...] = ()
     wake_at: datetime | None = None
+    faults: tuple[Fault, ...] = ()
 
 
 def node_operations(step: NodeStep) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from layers.provisioning.steps import (
     CreateRequest,
     Decision,
     DeleteClaim,
+    Fault,
     HoldNode,
     KeepNode,
     LiftHold,
@@ -60,6 +61,7 @@ class Cloud:
         self.written: list[Step] = []
         self.refuse: Callable[[NodeClaim], str | None] = lambda claim: None
         self.unseen: dict[str, Workload] = {}
+        self.faults: tuple[Fault, ...] = ()
         self.now = NOW
         for one in objects or (a_node_pool(), a_node_class()):
             if isinstance(one, NodePool):
@@ -147,7 +149,9 @@ class Cloud:
 
     def pass_once(self) -> tuple[Step, ...]:
         """One pass whose every step lands."""
-        steps = self.decide().steps
+        decision = self.decide()
+        assert decision.faults == self.faults
+        steps = decision.steps
         for step in steps:
             self.land(step)
             self.check()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from contracts.kinds.capacity import CapacityState, Feasibility
+from contracts.kinds.pools import NodePool
 from contracts.kinds.workload import ChargeCause, WorkloadState
 from contracts.names import GPU, HELD_FOR_ANNOTATION
+from contracts.quantities import BadQuantity
 from contracts.reasons import Passed, Reason
 from layers.provisioning.decide import decide
 from layers.provisioning.snapshot import Reads
@@ -275,6 +278,74 @@ def test_a_pool_that_no_node_could_be_made_of_says_so_and_stops_nobody_else() ->
     assert (cloud.state(), cloud.plan()) == (CapacityState.LAUNCHED, [("good", "gpu-1", "z1")])
     assert cloud.pools["bad"].status.conditions[0].reason == "MalformedTaint"
     assert alone.reasons() == [Reason.REQUIREMENTS_CONFLICT]
+
+
+def test_a_pool_with_as_many_labels_as_it_may_have_is_bought_from() -> None:
+    cloud = Cloud(a_node_pool(labels={f"l{i}": "v" for i in range(48)}), a_node_class())
+    cloud.gang("train", a_pod_class(), state=WorkloadState.CHARGED)
+    cloud.settle()
+
+    assert (cloud.state(), len(cloud.nodes["train-1-0"].metadata.labels)) == (CapacityState.LAUNCHED, 48 + 8)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (a_node_pool("bad", requirements=(("long", "In", ("x" * 64,)),)), "MalformedLabel"),
+        (a_node_pool("bad", labels={"no key!": "v"}), "MalformedLabel"),
+        (a_node_pool("bad", labels={"key": "-v"}), "MalformedLabel"),
+        (a_node_pool("b" * 64), "MalformedLabel"),
+    ],
+    ids=["long value", "key", "value", "name"],
+)
+def test_a_malformed_pool_says_so_and_sells_nothing(bad: NodePool, reason: str) -> None:
+    cloud = Cloud(bad, a_node_class())
+    cloud.gang("train", a_pod_class())
+    cloud.settle()
+
+    assert [(c.type, c.status, c.reason) for c in cloud.pools[bad.metadata.name].status.conditions] == [
+        ("Ready", "False", reason)
+    ]
+    assert (cloud.reasons(), cloud.verdict().blockers[0].pool) == ([Reason.REQUIREMENTS_CONFLICT], bad.metadata.name)
+
+
+def test_a_machine_that_no_claim_can_describe_fails_its_purchase_in_words() -> None:
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", an_instance_type(cpu="9e99")))
+    cloud.gang("train", a_pod_class(), state=WorkloadState.CHARGED)
+    cloud.settle()
+
+    assert (cloud.state(), cloud.reasons()) == (CapacityState.FAILED, [Reason.LAUNCH_FAILED])
+    assert "no claim can say what it is" in cloud.verdict().message
+
+
+def test_what_cannot_be_decided_on_is_a_fault_and_stops_nobody_else() -> None:
+    cloud = Cloud()
+    cloud.gang("bad", a_pod_class(), age=9)
+    group = cloud.groups["team/bad"]
+    unreadable = group.status.but(shortfall=(a_pod_class().but(requests={GPU: "no"}),))
+    cloud.groups["team/bad"] = group.but(status=unreadable)
+    cloud.gang("good", a_pod_class())
+    for _ in range(3):
+        for step in cloud.decide().steps:
+            cloud.land(step)
+
+    (fault,) = cloud.decide().faults
+    assert (fault.key, type(fault.error)) == ("team/bad", BadQuantity)
+    assert cloud.state("good") is CapacityState.PLANNED
+
+
+@pytest.mark.parametrize("claims", [False, True], ids=["before its claims are made", "after"])
+def test_a_purchase_whose_gang_is_gone_is_given_back(claims: bool) -> None:
+    cloud = Cloud(a_node_pool(consolidate_after="5s"), a_node_class())
+    cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
+    while cloud.requests.get("team/train") is None or cloud.state() is not CapacityState.LAUNCHING:
+        cloud.pass_once()
+    if claims:
+        cloud.pass_once()
+    del cloud.groups["team/train"]
+    cloud.later(10)
+
+    assert (cloud.state(), cloud.claims, cloud.nodes) == (CapacityState.FAILED, {}, {})
 
 
 def test_an_endless_idle_time_is_only_very_long() -> None:

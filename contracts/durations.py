@@ -23,7 +23,7 @@ def seconds(text: str) -> float:
     >>> seconds("1h30m"), seconds("250ms"), seconds("0s")
     (5400.0, 0.25, 0.0)
     """
-    if not re.match(PATTERN, text):
+    if not re.fullmatch(PATTERN, text):
         raise BadDuration(f"{text!r} is not a duration; write it like 90s, 10m or 1h30m")
     return float(sum(Fraction(number) * _SECONDS[unit] for number, unit in _PART.findall(text)))
 

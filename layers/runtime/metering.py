@@ -53,6 +53,12 @@ class Meters:
             "trigate_watch_age_seconds", "Time since the watch last proved to be alive", ["resource"], registry=r
         )
         self.undecodable = Counter("trigate_undecodable_objects", "Objects that were skipped", ["resource"], registry=r)
+        self.listener_faults = Counter(
+            "trigate_listener_faults",
+            "Changes of an object at which the gate's own code failed",
+            ["resource"],
+            registry=r,
+        )
         self.loop_stall = Histogram(
             "trigate_loop_stall_seconds",
             "How late the event loop ran a due timer",

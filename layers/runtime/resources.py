@@ -7,6 +7,7 @@ list or the watch that carried it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -40,6 +41,7 @@ class ApiObject(Protocol):
     def metadata(self) -> HasName: ...
 
 
+D = TypeVar("D")
 T = TypeVar("T", bound=ApiObject)
 K = TypeVar("K", bound=Kind)
 
@@ -133,6 +135,43 @@ _META = msgspec.json.Decoder(_OnlyIdentity)
 _STATUS = msgspec.json.Decoder(_Status)
 
 
+DEEPEST = 100
+"""Levels of nesting that are kept of an object that nests too deep to be decoded; no field that is read
+lies half so deep."""
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+
+
+def shallow(body: bytes) -> bytes:
+    """The JSON text with null for whatever lies deeper than `DEEPEST`: decoders that recurse can take it.
+
+    >>> len(shallow(b"[" * 5000 + b"]" * 5000))
+    204
+    >>> shallow(b'{"a": ["]", {}]}')
+    b'{"a": ["]", {}]}'
+    """
+    kept: list[bytes] = []
+    depth = at = 0
+    for token in _TOKEN.finditer(body):
+        match body[token.start()]:
+            case 0x5B | 0x7B:
+                depth += 1
+                if depth == DEEPEST + 1:
+                    kept += (body[at : token.start()], b"null")
+            case 0x5D | 0x7D:
+                if depth == DEEPEST + 1:
+                    at = token.end()
+                depth -= 1
+    return b"".join((*kept, body[at:])) if depth <= DEEPEST else b""
+
+
+def _decoded(decode: Callable[[bytes | msgspec.Raw], D], body: bytes | msgspec.Raw) -> D:
+    """What ``decode`` makes of the JSON text, however deep it nests."""
+    try:
+        return decode(body)
+    except RecursionError:
+        return decode(shallow(bytes(body)))
+
+
 class NotAnApiObject(ValueError):
     """The bytes are not what the API sends: not JSON, or JSON of another form."""
 
@@ -182,14 +221,14 @@ class Resource(Generic[T]):
     def decode(self, body: bytes) -> T:
         """One object. Raises `NotAnApiObject` when ``body`` is not one of this kind."""
         try:
-            return cast(T, _decoder(self.type)(body))
+            return cast(T, _decoded(_decoder(self.type), body))
         except (ValidationError, msgspec.DecodeError) as error:
             raise NotAnApiObject(f"{self.kind}: {_in_short(error)}") from error
 
     def decode_list(self, body: bytes) -> Page[T]:
         """One page of a list. Raises `NotAnApiObject` when ``body`` is not a list at all."""
         try:
-            raw = _LIST.decode(body)
+            raw = _decoded(_LIST.decode, body)
         except msgspec.DecodeError as error:
             raise NotAnApiObject(f"list of {self.plural}: {error}") from error
         items: list[T] = []
@@ -205,12 +244,12 @@ class Resource(Generic[T]):
     def decode_event(self, line: bytes) -> Event[T]:
         """One line of a watch. Raises `NotAnApiObject` when the line is not a watch event."""
         try:
-            raw = _EVENT.decode(line)
+            raw = _decoded(_EVENT.decode, line)
             if raw.type == "ERROR":
                 status = _STATUS.decode(raw.object)
                 return Event("ERROR", None, "", code=status.code, message=status.message)
             if raw.type == "BOOKMARK":
-                return Event("BOOKMARK", None, _META.decode(raw.object).metadata.resource_version)
+                return Event("BOOKMARK", None, _decoded(_META.decode, raw.object).metadata.resource_version)
             obj = self._decode_or_tell(raw.object)
         except msgspec.DecodeError as error:
             raise NotAnApiObject(f"watch of {self.plural}: {error}") from error
@@ -220,9 +259,9 @@ class Resource(Generic[T]):
 
     def _decode_or_tell(self, raw: msgspec.Raw) -> T | Undecodable:
         try:
-            return cast(T, _decoder(self.type)(raw))
+            return cast(T, _decoded(_decoder(self.type), raw))
         except (ValidationError, msgspec.ValidationError) as error:
-            meta = _META.decode(raw).metadata
+            meta = _decoded(_META.decode, raw).metadata
             return Undecodable(key_of(_OnlyIdentity(meta)), meta.resource_version, _in_short(error))
 
 

@@ -97,7 +97,10 @@ class Cache(Generic[T]):
 
     def drop_seen(self, obj: T) -> None:
         """A DELETED of the watch; its version is that of the deletion."""
-        key, version = key_of(obj), version_of(obj)
+        self.drop_seen_key(key_of(obj), version_of(obj))
+
+    def drop_seen_key(self, key: str, version: int) -> None:
+        """A DELETED of the watch, of an object of which no more can be read than what it is called."""
         if version <= self.position:
             return
         self._deleted.pop(key, None)
@@ -224,10 +227,14 @@ class Watcher(Generic[T]):
         self._failures = 0
         self._alive_at: float | None = None
         if on_change is not None:
-            cache.listen(on_change)
+            cache.listen(self._isolated(on_change))
 
     async def run(self) -> None:
-        """List and watch until cancelled; never returns. Raises `VersionsWentBack`, and what a listener raises."""
+        """List and watch until cancelled; never returns. Raises `VersionsWentBack`.
+
+        What ``on_change`` raises is logged and counted, and the next change is told all the same: one object at which
+        it fails must not keep the gate from all others, now and after every restart.
+        """
         while True:
             try:
                 if self._version is None:
@@ -302,6 +309,8 @@ class Watcher(Generic[T]):
             raise error_of(event.code, b"{}") if event.code else ServerError(0, "WatchError", event.message)
         if event.undecodable is not None:
             self._skipped(event.undecodable.key, event.undecodable.error)
+            if event.type == "DELETED":
+                self.cache.drop_seen_key(event.undecodable.key, int(event.resource_version or 0))
             self.cache.reach(event.resource_version)
         elif event.object is not None and event.type == "DELETED":
             self.cache.drop_seen(event.object)
@@ -311,6 +320,17 @@ class Watcher(Generic[T]):
             self.cache.reach(event.resource_version)
         if event.resource_version:
             self._version = event.resource_version
+
+    def _isolated(self, on_change: OnChange[T]) -> OnChange[T]:
+        def told(key: str, old: T | None, new: T | None) -> None:
+            try:
+                on_change(key, old, new)
+            except Exception as error:
+                self._api.meters.listener_faults.labels(self.resource.plural).inc()
+                said = f"{type(error).__name__}: {error}"
+                log.error("change.failed", resource=self.resource.plural, key=key, error=said, exc_info=True)
+
+        return told
 
     def _skipped(self, key: str, error: str) -> None:
         self._api.meters.undecodable.labels(self.resource.plural).inc()

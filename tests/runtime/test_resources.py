@@ -68,6 +68,29 @@ def test_an_object_of_an_older_schema_is_named_with_what_is_wrong() -> None:
     assert bad.error.startswith("spec.minMember: ")
 
 
+@pytest.mark.parametrize("levels", [100, 900, 1100, 50_000])
+def test_an_object_that_nests_deep_where_nobody_reads_is_an_object_and_its_neighbours_too(levels: int) -> None:
+    deep = b'{"f:a":' * levels + b"{}" + b"}" * levels
+    body = on_the_wire(a_pod("w-0", 7, managedFields=["DEEP"])).replace(b'"DEEP"', deep)
+    plain = on_the_wire(a_pod("w-1", 8))
+
+    event = PODS.decode_event(b'{"type": "ADDED", "object": ' + body + b"}")
+    page = PODS.decode_list(b'{"metadata": {"resourceVersion": "9"}, "items": [' + body + b"," + plain + b"]}")
+
+    assert event.object is not None
+    assert (event.object.metadata.name, PODS.decode(body).metadata.name) == ("w-0", "w-0")
+    assert ([p.metadata.name for p in page.items], page.undecodable) == (["w-0", "w-1"], [])
+
+
+@pytest.mark.parametrize("levels", [900, 50_000])
+def test_an_object_of_ours_that_nests_deep_stops_no_list(levels: int) -> None:
+    deep = b'{"f:a":' * levels + b"{}" + b"}" * levels
+    bad = on_the_wire(a_group("bad", 3, minMember="DEEP")).replace(b'"DEEP"', deep)
+    page = GROUPS.decode_list(b'{"items": [' + bad + b"," + on_the_wire(a_group()) + b"]}")
+
+    assert ([key_of(g) for g in page.items], [u.key for u in page.undecodable]) == (["red/g"], ["red/bad"])
+
+
 def test_a_go_servers_empty_list_is_null() -> None:
     body = {"metadata": {"resourceVersion": "9"}, "items": None}
 

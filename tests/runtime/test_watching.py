@@ -264,14 +264,38 @@ class TestWatcher:
             await asyncio.sleep(110)
             assert watched.watcher.is_stuck()
 
-    async def test_a_mistake_of_the_listener_is_not_hidden(self, wire: Wire, api: Api) -> None:
+    async def test_an_object_at_which_the_listener_fails_is_counted_and_keeps_nobody_from_the_others(
+        self, wire: Wire, api: Api
+    ) -> None:
+        told: list[str] = []
+
         def mistaken(key: str, old: Pod | None, new: Pod | None) -> None:
-            raise KeyError(key)
+            if key == "red/a":
+                raise KeyError(key)
+            told.append(key)
 
+        wire.on("GET", ALL, says(a_list(5, a_pod("a", 3), a_pod("b", 4))))
+        wire.on("GET", WATCH, streams(an_event("ADDED", a_pod("c", 6)), then="hangs"))
+        cache: Cache[Pod] = Cache()
+        task = asyncio.ensure_future(Watcher(api, PODS, cache, mistaken).run())
+        await asyncio.sleep(1)
+        running_still = not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+        assert (running_still, told, sorted(cache.keys())) == (True, ["red/b", "red/c"], ["red/a", "red/b", "red/c"])
+        assert api.meters.value("listener_faults_total", resource="pods") == 1
+
+    async def test_an_object_that_is_deleted_in_a_form_that_cannot_be_read_is_gone(self, wire: Wire, api: Api) -> None:
         wire.on("GET", ALL, says(a_list(5, a_pod("a", 3))))
+        lines = [an_event(t, a_pod("a", v) | {"spec": "none"}) for t, v in (("MODIFIED", 6), ("DELETED", 7))]
+        wire.on("GET", WATCH, streams(*lines, then="hangs"))
 
-        with pytest.raises(KeyError):
-            await Watcher(api, PODS, Cache(), mistaken).run()
+        async with running(api) as watched:
+            await asyncio.sleep(1)
+
+            assert watched.told == [("a", None, 3), ("a", 3, None)]
+            assert watched.versions() == {}
 
     async def test_a_control_plane_that_was_set_back_is_not_followed(self, wire: Wire, api: Api) -> None:
         wire.on("GET", ALL, says(a_list(50)), says(a_list(20)))

@@ -31,6 +31,8 @@ class JobView:
     resource_version: str
     asked: WorkloadSpec
     problems: tuple[str, ...] = ()
+    readable: bool = True
+    """False: ``asked`` is what it asked for before, or nothing; the job itself says only that it exists."""
     suspended: bool = True
     attempt: int = 0
     """The attempt in the template's label, 0 before the first start."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 
 from contracts.kinds import Workload
 from layers.queue.jobs.batch import ADDED_ANNOTATION, BatchJob, is_managed, start_patch, suspend_patch, view
+from layers.queue.service import BATCH_JOBS
 from layers.queue.snapshot import JobView
-from tests.queue.worlds import World, a_batch_job, a_cluster_queue, a_flavor, decoded, merged
+from tests.queue.worlds import World, a_batch_job, a_cluster_queue, a_flavor, a_local_queue, decoded, merged
 
 GPU = "nvidia.com/gpu"
 
@@ -43,12 +46,75 @@ def test_the_gang_is_as_many_as_run_at_once(parallelism: int | None, completions
     assert (pod_set.name, pod_set.count, pod_set.completions) == ("main", count, completions)
 
 
-def test_a_priority_class_goes_before_the_pods_own_priority() -> None:
+def test_priority_is_the_labels_and_never_what_an_unchecked_template_says() -> None:
     labelled = a_batch_job(labels={"trigate.dev/priority-class": "high"}, pod={"priority": 5})
 
     assert read(labelled, high=100).asked.priority == 100
-    assert read(a_batch_job(pod={"priority": 5})).asked.priority == 5
+    assert read(a_batch_job(pod={"priority": 2_000_000_000})).asked.priority == 0
     assert read(a_batch_job()).asked.priority == 0
+
+
+def test_a_gang_larger_than_a_workload_can_say_is_a_problem_and_no_crash() -> None:
+    seen = read(a_batch_job(members=200_000))
+
+    assert seen.problems == ("200000 members are to run at once, at most 100000 can: lower spec.parallelism",)
+    assert seen.asked.pod_sets[0].count == 100_000
+    assert read(a_batch_job(members=100_000)).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        ({"nodeName": "n1"}, "the pod template's nodeName is n1, but the gang gate chooses the nodes"),
+        ({"schedulingGates": [{"name": "example.com/wait"}]}, "the pod template has schedulingGates"),
+    ],
+)
+def test_pods_that_would_be_born_bound_or_gated_are_a_problem(pod: dict[str, Any], words: str) -> None:
+    (problem,) = read(a_batch_job(pod=pod)).problems
+
+    assert problem.startswith(words)
+
+
+def test_a_job_whose_queue_label_is_empty_waits_in_no_queue_of_any_name() -> None:
+    world = World()
+    world.local_queues["team/none"] = a_local_queue("none")
+    world.submit("train", queue="")
+    world.settle()
+
+    assert (world.state("train"), "InvalidWorkload" in world.reasons("train")) == ("pending", True)
+    assert "create the Job anew with the name of a LocalQueue" in str(world.blocker("train", "InvalidWorkload").detail)
+
+
+def test_a_job_that_cannot_be_read_at_all_is_a_problem_and_asks_for_what_it_asked_before() -> None:
+    deep: Any = {}
+    for _ in range(600):
+        deep = {"a": deep}
+    before = read(a_batch_job("train", 4))
+    job = decoded(a_batch_job("train", 4, pod={"affinity": deep}))
+
+    first, again = view(job, {}), view(job, {}, before)
+
+    assert (first.readable, first.asked.pod_sets[0].count, again.asked) == (False, 0, before.asked)
+    assert [p.startswith("the Job cannot be read: ") for p in (*first.problems, *again.problems)] == [True, True]
+
+
+def test_the_template_of_one_job_does_not_keep_the_page_that_it_came_in() -> None:
+    def one_of_a_page() -> BatchJob:
+        others = [a_batch_job(pod={"x": "y" * 10**6}) for _ in range(3)]
+        for other in others:
+            other["metadata"]["labels"] = {}
+        body = json.dumps({"metadata": {}, "items": [a_batch_job("mine"), *others]}).encode()
+        return BATCH_JOBS.decode_list(body).items[0]
+
+    tracemalloc.start()
+    try:
+        mine = one_of_a_page()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert mine.metadata.name == "mine"
+    assert kept < 10**6
 
 
 def test_a_priority_class_that_does_not_exist_is_a_problem_until_it_does() -> None:
@@ -68,7 +134,9 @@ def test_timeouts_are_whole_seconds_rounded_up(text: str, seconds: int) -> None:
     assert (asked.capacity_timeout_seconds, asked.start_timeout_seconds) == (seconds, seconds)
 
 
-@pytest.mark.parametrize("text", ["soon", "", "-5s", "0s", "721h", "1e9h", "5", "9" * 400 + "s", "9" * 40 + "ms"])
+@pytest.mark.parametrize(
+    "text", ["soon", "10m\n", "", "-5s", "0s", "721h", "1e9h", "5", "9" * 400 + "s", "9" * 40 + "ms"]
+)
 def test_a_bad_timeout_is_a_problem_that_names_it_and_the_default_stands(text: str) -> None:
     seen = read(a_batch_job(annotations={"trigate.dev/capacity-timeout": text}))
 
@@ -217,7 +285,9 @@ def test_a_forged_list_of_additions_gains_nothing() -> None:
     assert world.state("train") == "admitted"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"nodeSelector": 5}', '{"tolerations": {"a": 1}}', '"x"'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{", '{"nodeSelector": 5}', '{"tolerations": {"a": 1}}', '"x"', "[" * 2000, "[" * 10**5]
+)
 def test_an_unreadable_list_of_additions_is_nothing(text: str) -> None:
     job = a_batch_job(annotations={ADDED_ANNOTATION: text}, pod={"nodeSelector": {"disk": "ssd"}})
     job["spec"]["template"]["metadata"] = {"labels": {"trigate.dev/attempt": "1"}}

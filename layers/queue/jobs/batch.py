@@ -43,6 +43,11 @@ ADDED_ANNOTATION = "trigate.dev/added-scheduling"
 """On a started Job: the node selector and tolerations in its template that are the flavor's, not the author's."""
 OWN_CONTROLLER = "kubernetes.io/job-controller"
 LONGEST_TIMEOUT = 30 * 24 * 3600
+LARGEST_GANG = 100_000
+LONGEST_LIST = 64 * 1024
+"""Characters of `ADDED_ANNOTATION`: all labels and tolerations that the flavors of one gang may have are shorter."""
+NO_QUEUE = "-"
+"""Stands for the queue of a Job that names none: no LocalQueue can have this name."""
 _OWN_LABELS = (WORKLOAD_LABEL, POD_SET_LABEL, ATTEMPT_LABEL)
 _NOT_YET = (
     "trigate.dev/min-count",
@@ -78,6 +83,9 @@ class BatchJob(Keyed, frozen=True):
         if QUEUE_LABEL not in self.metadata.labels:
             # Of a Job that is not ours nothing is looked at: its template need not be kept.
             msgspec.structs.force_setattr(self, "spec", BatchJobSpec(suspend=self.spec.suspend))
+        else:
+            # As decoded it is a view into the whole page of the list, which would live as long as the Job.
+            msgspec.structs.force_setattr(self.spec, "template", self.spec.template.copy())
 
 
 def is_managed(job: BatchJob) -> bool:
@@ -85,8 +93,51 @@ def is_managed(job: BatchJob) -> bool:
     return QUEUE_LABEL in job.metadata.labels
 
 
-def view(job: BatchJob, priority_classes: Mapping[str, int]) -> JobView:
-    """The Job as the core sees it. Whatever is wrong with it becomes one of ``problems``; nothing is raised."""
+def view(job: BatchJob, priority_classes: Mapping[str, int], before: JobView | None = None) -> JobView:
+    """The Job as the core sees it. Whatever is wrong with it becomes one of ``problems``; nothing is raised.
+
+    ``before``: how it was seen last. Of a Job that cannot be read at all, what it asked for then stands.
+    """
+    try:
+        return _view(job, priority_classes)
+    except Exception as error:
+        # It runs where every Job's changes are told: one that nobody foresaw must not stop the others.
+        return _unreadable(job, f"{type(error).__name__}: {error}"[:300], before)
+
+
+def _unreadable(job: BatchJob, why: str, before: JobView | None) -> JobView:
+    meta, said = job.metadata, {c.type: c.status == "True" for c in job.status.conditions}
+    if before is None or before.uid != meta.uid:
+        asked = WorkloadSpec(
+            job=JobReference(api_version="batch/v1", kind="Job", name=meta.name, uid=meta.uid),
+            queue_name=NO_QUEUE,
+            pod_sets=(PodSet(name=POD_SET, count=0, template={}),),
+            template_hash="unreadable",
+            created_at=meta.creation_timestamp or datetime.fromtimestamp(0, UTC),
+        )
+    else:
+        asked = before.asked
+    return JobView(
+        key=job.key,
+        resource_version=meta.resource_version,
+        asked=asked,
+        problems=(f"the Job cannot be read: {why}",),
+        readable=False,
+        suspended=job.spec.suspend,
+        attempt=before.attempt if before else 0,
+        never_started=job.status.start_time is None and (before is None or before.never_started),
+        settled=_is_settled(job),
+        finished=next((c for c in ("Complete", "Failed") if said.get(c)), None),
+        deleted=meta.deletion_timestamp is not None,
+    )
+
+
+def _is_settled(job: BatchJob) -> bool:
+    suspended = any(c.type == "Suspended" and c.status == "True" for c in job.status.conditions)
+    return job.spec.suspend and suspended and not job.status.active and not job.status.terminating
+
+
+def _view(job: BatchJob, priority_classes: Mapping[str, int]) -> JobView:
     problems: list[str] = []
     asked = workload_of(job, priority_classes, problems)
     status = job.status
@@ -102,7 +153,7 @@ def view(job: BatchJob, priority_classes: Mapping[str, int]) -> JobView:
         suspended=job.spec.suspend,
         attempt=int(label) if label.isdecimal() and label.isascii() else 0,
         never_started=not label and status.start_time is None,
-        settled=job.spec.suspend and bool(said.get("Suspended")) and not status.active and not status.terminating,
+        settled=_is_settled(job),
         finished=finished,
         deleted=job.metadata.deletion_timestamp is not None,
     )
@@ -113,8 +164,13 @@ def workload_of(job: BatchJob, priority_classes: Mapping[str, int], problems: li
     template = _authors_template(job)
     parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
     count = parallelism if job.spec.completions is None else min(parallelism, job.spec.completions)
-    pod_set = PodSet(name=POD_SET, count=count, completions=job.spec.completions, template=template)
+    if count > LARGEST_GANG:
+        problems.append(f"{count} members are to run at once, at most {LARGEST_GANG} can: lower spec.parallelism")
+    within = max(0, min(count, LARGEST_GANG))
+    pod_set = PodSet(name=POD_SET, count=within, completions=job.spec.completions, template=template)
     meta = job.metadata
+    if not meta.labels.get(QUEUE_LABEL):
+        problems.append(f"the label {QUEUE_LABEL} is empty: create the Job anew with the name of a LocalQueue")
     problems += [f"{name} is not supported yet" for name in _NOT_YET if name in meta.labels or name in meta.annotations]
     pod_spec = template.get("spec") or {}
     scheduler = pod_spec.get("schedulerName") or "default-scheduler"
@@ -122,14 +178,21 @@ def workload_of(job: BatchJob, priority_classes: Mapping[str, int], problems: li
         problems.append(
             f"the pod template's schedulerName is {scheduler}, it must be {SCHEDULER_NAME}: create the Job anew"
         )
+    if pod_spec.get("nodeName"):
+        problems.append(
+            f"the pod template's nodeName is {pod_spec['nodeName']}, but the gang gate chooses the nodes: "
+            "create the Job anew without it, with a nodeSelector if need be"
+        )
+    if pod_spec.get("schedulingGates"):
+        problems.append("the pod template has schedulingGates, with which its pods would never start: leave them out")
     if job.spec.managed_by not in (None, OWN_CONTROLLER):
         problems.append(f"spec.managedBy is {job.spec.managed_by}: only Kubernetes' own Job controller is supported")
     timeouts = _timeouts(job, problems)
     spec = WorkloadSpec(
         job=JobReference(api_version="batch/v1", kind="Job", name=meta.name, uid=meta.uid),
-        queue_name=meta.labels.get(QUEUE_LABEL, "") or "none",
+        queue_name=meta.labels.get(QUEUE_LABEL) or NO_QUEUE,
         pod_sets=(pod_set,),
-        priority=_priority(job, pod_spec, priority_classes, problems),
+        priority=_priority(job, priority_classes, problems),
         template_hash=template_hash((pod_set,)),
         created_at=meta.creation_timestamp or datetime.fromtimestamp(0, UTC),
         **timeouts,
@@ -229,10 +292,11 @@ def _authors_template(job: BatchJob) -> Json:
 
 def _added(job: BatchJob) -> Json:
     """What the annotation lists; nothing when somebody made it unreadable."""
+    text = job.metadata.annotations.get(ADDED_ANNOTATION, "{}")
     try:
-        found = json.loads(job.metadata.annotations.get(ADDED_ANNOTATION, "{}"))
+        found = json.loads(text if len(text) <= LONGEST_LIST else "{}")
         return {"nodeSelector": dict(found.get("nodeSelector", {})), "tolerations": list(found.get("tolerations", []))}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {"nodeSelector": {}, "tolerations": []}
 
 
@@ -253,11 +317,11 @@ def _without_empty(piece: Json, *keys: str) -> Json:
     return {k: v for k, v in piece.items() if v or (keys and k not in keys)}
 
 
-def _priority(job: BatchJob, pod_spec: Json, classes: Mapping[str, int], problems: list[str]) -> int:
+def _priority(job: BatchJob, classes: Mapping[str, int], problems: list[str]) -> int:
+    """The label's. Nobody has checked what the template says: in a Job's, unlike in a pod, any priority may stand."""
     name = job.metadata.labels.get(PRIORITY_CLASS_LABEL)
     if name is None:
-        own = pod_spec.get("priority")
-        return own if isinstance(own, int) else 0
+        return 0
     if name not in classes:
         problems.append(f"WorkloadPriorityClass {name} does not exist")
     return classes.get(name, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 from pydantic import ValidationError
@@ -13,6 +14,21 @@ from contracts.names import NODE_CLAIM_FINALIZER, NODE_POOL_LABEL
 from contracts.quantities import format_resources
 from layers.provisioning.planning import Market
 from layers.provisioning.snapshot import Snapshot, duration_of
+
+MOST_OF_THE_NAME = 40
+LONGEST_NAME = 63
+"""A claim's name is the name of its node, and a label's value."""
+
+
+def claim_name(request: CapacityRequest, reservation: int, position: int) -> str:
+    """The name of a claim: the same for the same place in the same purchase, and no other purchase's.
+
+    Names of claims know no namespace, so the uid of the request's PodGroup is in it, as eight digits of its hash.
+    """
+    owner = request.metadata.controller
+    uid = owner.uid if owner else request.metadata.uid
+    tail = f"-{hashlib.sha256(uid.encode()).hexdigest()[:8]}-{reservation}-{position}"
+    return request.metadata.name[: min(MOST_OF_THE_NAME, LONGEST_NAME - len(tail))].rstrip("-.") + tail
 
 
 def new_claim(

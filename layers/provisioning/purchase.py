@@ -132,7 +132,7 @@ def _in_flight(
             return Outcome()
         if not is_charged(world.reads.workloads[case.key], reservation):
             return _put(request, released(case, request, now)) if not case.own else Outcome()
-    dead = _dead(case, request, intends)
+    dead = _dead(case, request, intends, world)
     if dead:
         return _replanned(case, request, workload, world, market, usage, dead, now)
     have = {claim.metadata.name for claim in case.own}
@@ -155,8 +155,8 @@ def _in_flight(
     return _put(request, progressed(case, request, workload, world, now))
 
 
-def _dead(case: Case, request: CapacityRequest, intends: bool) -> tuple[FailedNode, ...]:
-    """Nodes of the plan that will never come: failed, or launched once and gone since."""
+def _dead(case: Case, request: CapacityRequest, intends: bool, world: Snapshot) -> tuple[FailedNode, ...]:
+    """Nodes of the plan that will never come: refused, failed, launched once and gone since, or under a name taken."""
     own = {claim.metadata.name: claim for claim in case.own}
     known = {f.claim: f for f in request.status.failed_nodes}
     dead = []
@@ -165,7 +165,11 @@ def _dead(case: Case, request: CapacityRequest, intends: bool) -> tuple[FailedNo
         if node.claim in known:
             dead.append(known[node.claim])
         elif claim is None:
-            if not intends:
+            if node.claim in world.claims:
+                dead.append(failed_node(node, Reason.NODE_LOST, "another claim has its name"))
+            elif node.claim in world.refused:
+                dead.append(failed_node(node, Reason.LAUNCH_FAILED, world.refused[node.claim]))
+            elif not intends:
                 dead.append(failed_node(node, Reason.NODE_LOST, "its claim was deleted"))
         elif claim.failed:
             blocker = claim.status.verdict.blockers[0] if claim.status.verdict else None

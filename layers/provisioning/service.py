@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 import structlog
@@ -45,7 +45,7 @@ from layers.provisioning.steps import (
     Step,
     node_operations,
 )
-from layers.runtime.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from layers.runtime.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, ServerError
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
 from layers.runtime.resources import NODES, PODS, resource_of
@@ -61,14 +61,29 @@ AT_ONCE = 32
 """Claims whose lives go on at the same time, and claims of one purchase that are made at once."""
 PROVIDER_DEADLINE = 30.0
 """Seconds for one call to a provider; it is asked again afterwards."""
-ASIDE = 5.0
-"""Seconds for which an object that the API server refuses to have written is left out of the passes."""
+ASIDE = (5.0, 60.0)
+"""Seconds for which a write that the API server refuses is left out of the passes: at first, and at most."""
+ASIDE_FAILING = (0.5, 8.0)
+"""The same for a write on which the server itself fails, as when a webhook does: others may well go on."""
+TOO_LARGE = 413
+MOST_WORDS = 1000
+"""Letters of another party's own words that are kept."""
+UNREAD_AGAIN = 2.0
+"""Seconds after which a Workload is read again that could not be."""
 SEEN_AGAIN = 0.05
 """Seconds after which a pass that met a deleted object looks again: the watch is about to tell of it."""
 
 WORKLOADS, POD_GROUPS = resource_of(Workload), resource_of(PodGroup)
 REQUESTS, CLAIMS = resource_of(CapacityRequest), resource_of(NodeClaim)
 POOLS, CLASSES = resource_of(NodePool), resource_of(KwokNodeClass)
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A write that is not tried before ``until``, which came after ``pause`` seconds."""
+
+    until: datetime
+    pause: float
 
 
 def build(runtime: Runtime) -> Gate:
@@ -95,7 +110,8 @@ class ProvisioningGate:
         self._providers: Mapping[str, Provider] = {
             "KwokNodeClass": KwokProvider(self._api, self.nodes, self.classes.get, self.claims.values)
         }
-        self._aside: dict[str, datetime] = {}
+        self._aside: dict[str, Aside] = {}
+        self._refused: dict[str, str] = {}
         self._faults: dict[str, str] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._by_reason = Gauge(
@@ -117,6 +133,13 @@ class ProvisioningGate:
             self._lives.add(key)
             changed(key, old, new)
 
+        def class_changed(key: str, old: KwokNodeClass | None, new: KwokNodeClass | None) -> None:
+            for claim in self.claims.values():
+                reference = claim.spec.node_class
+                if (reference.kind, reference.name) == ("KwokNodeClass", key):
+                    self._lives.add(claim.key)
+            changed(key, old, new)
+
         def node_changed(key: str, old: Node | None, new: Node | None) -> None:
             if key in self.claims:
                 self._lives.add(key)
@@ -133,7 +156,7 @@ class ProvisioningGate:
                 Watcher(self._api, REQUESTS, self.requests, changed, times=times),
                 Watcher(self._api, CLAIMS, self.claims, claim_changed, times=times),
                 Watcher(self._api, POOLS, self.pools, changed, times=times),
-                Watcher(self._api, CLASSES, self.classes, changed, times=times),
+                Watcher(self._api, CLASSES, self.classes, class_changed, times=times),
                 Watcher(self._api, NODES, self.nodes, node_changed, times=times),
                 Watcher(self._api, PODS, self.pods, pod_changed, times=times),
             ],
@@ -159,11 +182,12 @@ class ProvisioningGate:
 
     async def _pass(self, key: str) -> float | None:
         world = self._snapshot()
-        world = replace(world, reads=await self._reads(world))
+        reads, nodes = await self._reads(world)
+        world = replace(world, reads=reads, nodes={**world.nodes, **nodes})
         now = self._clock()
-        self._aside = {k: until for k, until in self._aside.items() if until > now}
+        self._aside = {k: a for k, a in self._aside.items() if now < a.until + timedelta(seconds=2 * a.pause)}
+        self._refused = {k: words for k, words in self._refused.items() if f"{CreateClaim.__name__}/{k}" in self._aside}
         decision = decide(world, now)
-        wakes = [decision.wake_at, *self._aside.values()]
         self._count_reasons()
         self._tell_faults(decision.faults)
         try:
@@ -175,6 +199,7 @@ class ProvisioningGate:
                         await self._carry_out(step, now)
         except NotFound:
             return SEEN_AGAIN
+        wakes = [decision.wake_at, *(a.until for a in self._aside.values() if a.until > now)]
         wake = min((at for at in wakes if at is not None), default=None)
         return None if wake is None else max(0.0, (wake - now).total_seconds()) + 0.001
 
@@ -189,10 +214,11 @@ class ProvisioningGate:
             catalogs={("KwokNodeClass", c.metadata.name): kwok_cloud.catalog(c) for c in self.classes.values()},
             nodes={n.key: n for n in self.nodes.values()},
             busy=busy_nodes(pod for name in claims for pod in self.pods.by("node", name)),
+            refused=self._refused,
         )
 
-    async def _reads(self, world: Snapshot) -> Reads:
-        """What must be read as it is now: Workloads of purchases to be launched; holds and pods before a removal.
+    async def _reads(self, world: Snapshot) -> tuple[Reads, dict[str, Node]]:
+        """What must be read as it is now: Workloads of purchases to be launched; before a removal holds, pods and nodes.
 
         The snapshot is older: every intent in it (Launching, the removing cordon) stands in the API already.
         """
@@ -205,32 +231,75 @@ class ProvisioningGate:
                 workloads[request.key] = await self._api.get(WORKLOADS, name, request.metadata.namespace)
             except NotFound:
                 workloads[request.key] = None
+            except ServerError as error:  # such as one that cannot be decoded: its purchase waits, no other does
+                log.error("workload.unread", workload=request.key, error=str(error))
+                self._passes.add_after(PASS, UNREAD_AGAIN)
 
         await _all(read(request) for request in launching(world.requests.values()))
         going = [
-            claim
+            node.metadata.name
             for claim in world.claims.values()
             if not claim.metadata.deletion_timestamp
             and (node := world.nodes.get(claim.status.node_name or "")) is not None
             and REMOVING_ANNOTATION in node.metadata.annotations
         ]
         if not going:
-            return Reads(workloads)
-        groups, pods = await asyncio.gather(self._api.list(POD_GROUPS), self._api.list(PODS))
-        return Reads(workloads, held_nodes(groups), busy_nodes(pods))
+            return Reads(workloads), {}
+        groups = await self._api.list_page(POD_GROUPS)
+        if groups.undecodable:  # what it holds, nobody knows
+            log.error("removal.waits", undecodable=[u.key for u in groups.undecodable])
+            return Reads(workloads), {}
+        pods = await asyncio.gather(*(self._pods_on(name) for name in going))
+        # Last: whoever has opened a node until now may have had pods placed there since the others were read.
+        nodes = {n.key: n for n in await asyncio.gather(*(self._node_now(name) for name in going)) if n is not None}
+        return Reads(workloads, held_nodes(groups.items), busy_nodes(pod for some in pods for pod in some)), nodes
+
+    async def _node_now(self, name: str) -> Node | None:
+        async with self._slots:
+            try:
+                node = await self._api.get(NODES, name)
+            except NotFound:
+                return None
+        self.nodes.put_own_write(node)
+        return node
+
+    async def _pods_on(self, node: str) -> list[Pod]:
+        async with self._slots:
+            return await self._api.list(PODS, field_selector=f"spec.nodeName={node}")
 
     async def _carry_out(self, step: Step, now: datetime) -> None:
         """One write. What the server refuses for itself is set aside, so that it stops nobody else."""
-        key = f"{type(step).__name__}/{_key_of(step)}"
-        if key in self._aside:
+        what, key = type(step).__name__, _key_of(step)
+        aside = self._aside.get(f"{what}/{key}")
+        if aside is not None and now < aside.until:
             return
         async with self._slots:
             try:
                 await self._write(step)
-            except (Invalid, Forbidden) as error:
-                log.error("step.refused", step=type(step).__name__, key=_key_of(step), error=str(error))
-                self._aside[key] = datetime.fromtimestamp(now.timestamp() + ASIDE, UTC)
-                self._passes.add_after(PASS, ASIDE)
+            except (Conflict, NotFound) as error:
+                if not isinstance(error, AlreadyExists):
+                    raise
+                self._set_aside(step, now, ASIDE, error)
+            except ApiError as error:
+                refused = isinstance(error, Invalid | Forbidden) or error.status == TOO_LARGE
+                if not refused and not isinstance(error, ServerError):
+                    raise
+                if refused and isinstance(step, CreateClaim):
+                    self._refused[key] = f"the API server refuses its claim: {error.message[:MOST_WORDS]}"
+                self._set_aside(step, now, ASIDE if refused else ASIDE_FAILING, error)
+                if not refused:  # nobody knows whether it was done, so the pass ends; the next one goes on without it
+                    raise
+            else:
+                self._aside.pop(f"{what}/{key}", None)
+
+    def _set_aside(self, step: Step, now: datetime, pauses: tuple[float, float], error: ApiError) -> None:
+        """Leave the step out of the passes for a time that doubles with each refusal."""
+        what, key = type(step).__name__, _key_of(step)
+        before = self._aside.get(f"{what}/{key}")
+        first, longest = pauses
+        pause = min(longest, 2 * before.pause) if before else first
+        self._aside[f"{what}/{key}"] = Aside(now + timedelta(seconds=pause), pause)
+        log.error("step.refused", step=what, key=key, error=str(error), again_in=pause)
 
     async def _write(self, step: Step) -> None:
         match step:
@@ -260,7 +329,7 @@ class ProvisioningGate:
         except AlreadyExists:
             stored = await self._api.get(CLAIMS, new.metadata.name)
             if stored.spec.owner != new.spec.owner:
-                raise
+                log.error("claim.name_taken", claim=new.key, owner=stored.spec.owner.model_dump())
         self.claims.put_own_write(stored)
 
     def _tell(self, new: CapacityRequest, old: CapacityRequest) -> None:
@@ -316,8 +385,12 @@ class ProvisioningGate:
             case lifecycle.Wait(until):
                 due = None
                 if not claim.failed:
-                    async with asyncio.timeout(PROVIDER_DEADLINE):
-                        due = await provider.advance(claim, node, now)
+                    try:
+                        async with asyncio.timeout(PROVIDER_DEADLINE):
+                            due = await provider.advance(claim, node, now)
+                    except LaunchRefused as error:
+                        await self._fail(claim, _refusal(claim, error), now)
+                        return None
                 # What is past was done now, or will be told by a watch.
                 wakes = [(at - now).total_seconds() for at in (until, due) if at is not None and at > now]
                 return min(wakes) + 0.001 if wakes else None
@@ -329,16 +402,7 @@ class ProvisioningGate:
             async with asyncio.timeout(min(PROVIDER_DEADLINE, (deadline - now).total_seconds())):
                 answer = await provider.launch(claim, now)
         except LaunchRefused as error:
-            out = isinstance(error, OutOfStock)
-            blocker = Blocker(
-                reason=Reason.OUT_OF_STOCK if out else Reason.LAUNCH_FAILED,
-                pool=claim.spec.node_pool,
-                offering=lifecycle.offering_of(claim),
-                objects=(claim.metadata.name,),
-                retry_at=error.retry_at if isinstance(error, OutOfStock) else None,
-                detail=str(error) or None,
-            )
-            await self._fail(claim, blocker, now)
+            await self._fail(claim, _refusal(claim, error), now)
             return None
         if isinstance(answer, NotYet):
             return max(0.0, (min(answer.ask_at, deadline) - now).total_seconds()) + 0.001
@@ -375,6 +439,18 @@ class ProvisioningGate:
             return
         if node.metadata.labels.get(NODE_CLAIM_LABEL) == name:
             await self._api.delete(NODES, name, uid=node.metadata.uid)
+
+
+def _refusal(claim: NodeClaim, error: LaunchRefused) -> Blocker:
+    out = error if isinstance(error, OutOfStock) else None
+    return Blocker(
+        reason=Reason.OUT_OF_STOCK if out else Reason.LAUNCH_FAILED,
+        pool=claim.spec.node_pool,
+        offering=lifecycle.offering_of(claim),
+        objects=(claim.metadata.name,),
+        retry_at=out.retry_at if out else None,
+        detail=str(error)[:MOST_WORDS] or None,
+    )
 
 
 async def _all(writes: Iterable[Coroutine[None, None, None]]) -> None:

@@ -61,7 +61,10 @@ class Reads:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Objects by their cache key; ``busy`` holds the names of nodes with a pod that still runs or will run."""
+    """Objects by their cache key; ``busy`` holds the names of nodes with a pod that still runs or will run.
+
+    ``refused``: names of claims that the API server has refused to make lately, and its words.
+    """
 
     workloads: Mapping[str, Workload] = field(default_factory=dict)
     pod_groups: Mapping[str, PodGroup] = field(default_factory=dict)
@@ -71,6 +74,7 @@ class Snapshot:
     catalogs: Mapping[ClassKey, tuple[InstanceType, ...]] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
     busy: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict)
     reads: Reads = Reads()
 
     def workload_of(self, group: PodGroup) -> Workload | None:

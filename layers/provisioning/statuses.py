@@ -31,6 +31,7 @@ from contracts.traces import trace_id
 from contracts.verdicts import Blocker, Verdict, passed, rejection
 from layers.provisioning.cases import Case
 from layers.provisioning.catalog import Candidate
+from layers.provisioning.claims import claim_name
 from layers.provisioning.lifecycle import awaited
 from layers.provisioning.planning import Refusal
 from layers.provisioning.snapshot import Snapshot
@@ -334,7 +335,7 @@ def free_names(request: CapacityRequest, reservation: int, first: int, count: in
     names: list[str] = []
     at = first
     while len(names) < count:
-        name = f"{request.metadata.name}-{reservation}-{at}"
+        name = claim_name(request, reservation, at)
         if name not in world.claims:
             names.append(name)
         at += 1

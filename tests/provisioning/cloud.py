@@ -21,10 +21,12 @@ from contracts.names import NODE_CLAIM_LABEL
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker
 from layers.provisioning import lifecycle
+from layers.provisioning.claims import claim_name
 from layers.provisioning.decide import decide, launching
 from layers.provisioning.limits import limits_of, usage_of
 from layers.provisioning.providers import Instance, LaunchRefused, NotYet, OutOfStock, kwok_cloud
 from layers.provisioning.snapshot import Reads, Snapshot, busy_nodes, held_nodes, stands
+from layers.provisioning.statuses import new_request
 from layers.provisioning.steps import (
     CreateClaim,
     CreateRequest,
@@ -319,6 +321,11 @@ def patched(node: Node, operations: list[dict[str, Any]]) -> Node:
         else:
             at[last] = operation["value"]
     return msgspec.convert(body, Node)
+
+
+def node_name(gang: str, position: int, reservation: int = 1) -> str:
+    """The name of a gang's claim, and of its node."""
+    return claim_name(new_request(a_pod_group(gang)), reservation, position)
 
 
 def lost(cloud: Cloud, name: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
 from contracts.kinds.capacity import CapacityState, Feasibility
+from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.pools import NodePool
 from contracts.kinds.workload import ChargeCause, WorkloadState
 from contracts.names import GPU, HELD_FOR_ANNOTATION
@@ -21,10 +24,12 @@ from tests.builders import (
     a_node_pool,
     a_pod,
     a_pod_class,
+    a_pod_group,
+    a_workload,
     an_instance_type,
     an_offering,
 )
-from tests.provisioning.cloud import Cloud, at, lost, seen, without_taints
+from tests.provisioning.cloud import Cloud, at, lost, node_name, seen, without_taints
 
 GPU8 = {GPU: "8"}
 
@@ -285,7 +290,7 @@ def test_a_pool_with_as_many_labels_as_it_may_have_is_bought_from() -> None:
     cloud.gang("train", a_pod_class(), state=WorkloadState.CHARGED)
     cloud.settle()
 
-    assert (cloud.state(), len(cloud.nodes["train-1-0"].metadata.labels)) == (CapacityState.LAUNCHED, 48 + 8)
+    assert (cloud.state(), len(cloud.nodes[node_name("train", 0)].metadata.labels)) == (CapacityState.LAUNCHED, 48 + 8)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +360,7 @@ def test_an_endless_idle_time_is_only_very_long() -> None:
     cloud.evict()
     cloud.later(3600, step=600)
 
-    assert list(cloud.nodes) == ["train-1-0"]
+    assert list(cloud.nodes) == [node_name("train", 0)]
 
 
 def test_x_26_p_b50_limit_stock_and_mismatch_are_three_reasons() -> None:
@@ -392,8 +397,8 @@ def test_only_a_charge_for_a_plan_launches() -> None:
     cloud.charge()
     cloud.settle()
 
-    assert (placed, cloud.launches) == ([], ["train-1-0", "train-1-1"])
-    assert (cloud.state(), cloud.standing()) == (CapacityState.LAUNCHED, ["train-1-0", "train-1-1"])
+    assert (placed, cloud.launches) == ([], [node_name("train", 0), node_name("train", 1)])
+    assert (cloud.state(), cloud.standing()) == (CapacityState.LAUNCHED, [node_name("train", 0), node_name("train", 1)])
 
 
 def test_the_intent_stands_before_any_claim_does() -> None:
@@ -427,18 +432,18 @@ def test_nothing_is_launched_next_to_a_held_node_that_is_gone() -> None:
     cloud.nodes["old"] = a_node("old")
     cloud.settle()
 
-    assert (without, cloud.launches) == ([], ["train-1-0"])
+    assert (without, cloud.launches) == ([], [node_name("train", 0)])
 
 
 def test_a_bought_node_is_held_for_its_gang_until_it_is_bound() -> None:
     cloud = Cloud()
     cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
     cloud.settle()
-    node = cloud.nodes["train-1-0"]
+    node = cloud.nodes[node_name("train", 0)]
     held = (node.spec.unschedulable, node.metadata.annotations[HELD_FOR_ANNOTATION])
-    cloud.bind(hold={"train-1-0": 1})
+    cloud.bind(hold={node_name("train", 0): 1})
     cloud.settle()
-    after = cloud.nodes["train-1-0"]
+    after = cloud.nodes[node_name("train", 0)]
 
     assert held == (True, "uid-train")
     assert (after.spec.unschedulable, HELD_FOR_ANNOTATION in after.metadata.annotations) == (False, False)
@@ -453,7 +458,7 @@ def test_p_b13_x_23_a_late_gpu_is_waited_for_and_no_second_node_is_bought() -> N
     cloud.later(15)
 
     assert waiting == (1, "0 of 1 nodes ready; awaited: nvidia.com/gpu of 1", [])
-    assert (cloud.launches, cloud.verdict().message) == (["train-1-0"], "1 of 1 nodes ready")
+    assert (cloud.launches, cloud.verdict().message) == ([node_name("train", 0)], "1 of 1 nodes ready")
 
 
 def test_p_b14_a_startup_taint_once_removed_never_comes_back() -> None:
@@ -462,12 +467,72 @@ def test_p_b14_a_startup_taint_once_removed_never_comes_back() -> None:
     cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
     cloud.settle()
     waiting = cloud.verdict().message
-    without_taints(cloud, "train-1-0", "agent")
+    without_taints(cloud, node_name("train", 0), "agent")
     cloud.later(5)
 
     assert waiting == "0 of 1 nodes ready; awaited: startup taint agent of 1"
-    assert cloud.nodes["train-1-0"].spec.taints == ()
-    assert cloud.standing() == ["train-1-0"]
+    assert cloud.nodes[node_name("train", 0)].spec.taints == ()
+    assert cloud.standing() == [node_name("train", 0)]
+
+
+def test_jobs_of_one_name_in_two_namespaces_are_bought_for_apart() -> None:
+    cloud = Cloud()
+    for namespace in ("a", "b"):
+        workload = a_workload("train", namespace=namespace, state=WorkloadState.CHARGED, cause=ChargeCause.PLANNED)
+        cloud.workloads[workload.key] = workload
+        group = a_pod_group("train", a_pod_class(1), namespace=namespace, state=PodGroupState.HELD)
+        group = group.but(metadata=group.metadata.but(uid=f"uid-{namespace}"))
+        cloud.groups[group.key] = group
+    cloud.settle()
+
+    owners = sorted(claim.spec.owner.namespace for claim in cloud.claims.values())
+    assert (owners, len(cloud.standing())) == (["a", "b"], 2)
+    assert [cloud.requests[f"{n}/train"].state for n in ("a", "b")] == [CapacityState.LAUNCHED] * 2
+
+
+@pytest.mark.parametrize("name", ["x" * 63, "a" * 38 + "-.-" + "b" * 22], ids=["long", "cut at a dot"])
+def test_the_node_of_a_job_with_a_long_name_has_a_name_that_a_label_may_hold(name: str) -> None:
+    cloud = Cloud()
+    cloud.gang(name, a_pod_class(2), state=WorkloadState.CHARGED, reservation=1_000_000)
+    cloud.settle()
+
+    assert len(cloud.standing()) == 2
+    for node in cloud.standing():
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*", node)
+        assert len(node) <= 63
+
+
+def test_a_name_that_another_claim_has_is_a_dead_node_and_the_next_name_is_taken() -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
+    while cloud.requests.get("team/train") is None or cloud.state() is not CapacityState.LAUNCHING:
+        cloud.pass_once()
+    created = next(s.new for s in cloud.decide().steps if isinstance(s, CreateClaim))
+    foreign = created.spec.but(owner=created.spec.owner.but(pod_group_uid="other", capacity_request="other"))
+    cloud.claims[created.key] = created.but(
+        spec=foreign, metadata=created.metadata.but(uid="foreign", creation_timestamp=NOW)
+    )
+    cloud.settle()
+
+    assert cloud.standing() == sorted([node_name("train", 1), node_name("train", 2)])
+    (dead,) = cloud.requests["team/train"].status.failed_nodes
+    assert (dead.claim, dead.message) == (node_name("train", 0), "another claim has its name")
+
+
+def test_a_claim_that_the_server_refuses_fails_the_purchase_in_its_words() -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    while cloud.requests.get("team/train") is None or cloud.state() is not CapacityState.LAUNCHING:
+        cloud.pass_once()
+    (step,) = (s for s in cloud.decide().steps if isinstance(s, CreateClaim))
+    refused = seen(cloud.snapshot(), refused={step.new.key: "denied by a policy"})
+    (given_back,) = decide(refused, NOW).steps
+
+    assert isinstance(given_back, PutRequestStatus)
+    assert given_back.new.state is CapacityState.RELEASING
+    assert [
+        (b.reason, b.detail) for b in (given_back.new.status.verdict.blockers if given_back.new.status.verdict else ())
+    ] == [(Reason.LAUNCH_FAILED, "denied by a policy")]
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------
@@ -479,10 +544,10 @@ def test_p_b05_an_offering_out_of_stock_is_replaced_by_the_next_in_the_same_atte
     cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
     cloud.settle()
 
-    assert (cloud.plan(), cloud.launches) == ([("pool", "g", "z2")], ["train-1-0", "train-1-1"])
-    assert cloud.standing() == ["train-1-1"]
+    assert (cloud.plan(), cloud.launches) == ([("pool", "g", "z2")], [node_name("train", 0), node_name("train", 1)])
+    assert cloud.standing() == [node_name("train", 1)]
     (failed,) = cloud.requests["team/train"].status.failed_nodes
-    assert (failed.claim, failed.reason) == ("train-1-0", Reason.OUT_OF_STOCK)
+    assert (failed.claim, failed.reason) == (node_name("train", 0), Reason.OUT_OF_STOCK)
 
 
 def test_p_b08_x_01_three_of_four_in_stock_leave_nothing_and_say_so() -> None:
@@ -512,7 +577,7 @@ def test_p_b08_stock_is_asked_again_after_its_time_and_not_before() -> None:
     cloud.settle()
 
     assert refused == (CapacityState.REFUSED, at(60), at(60))
-    assert (cloud.state(), cloud.launches) == (CapacityState.PLANNED, ["train-1-0"])
+    assert (cloud.state(), cloud.launches) == (CapacityState.PLANNED, [node_name("train", 0)])
     assert cloud.pools["pool"].status.unavailable_offerings == ()
 
 
@@ -537,17 +602,17 @@ def test_p_b17_an_instance_that_never_registers_is_found_in_bounded_time_and_rep
     cloud.later(21)
 
     assert cloud.plan() == [("pool", "good", "z1")] * 2
-    assert cloud.standing() == ["train-1-2", "train-1-3"]
+    assert cloud.standing() == [node_name("train", 2), node_name("train", 3)]
 
 
 def test_p_b15_a_node_deleted_by_hand_is_replaced_for_its_gang() -> None:
     cloud = Cloud()
     cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
     cloud.settle()
-    lost(cloud, "train-1-0")
+    lost(cloud, node_name("train", 0))
     cloud.settle()
 
-    assert (cloud.standing(), cloud.state()) == (["train-1-1", "train-1-2"], CapacityState.LAUNCHED)
+    assert (cloud.standing(), cloud.state()) == ([node_name("train", 1), node_name("train", 2)], CapacityState.LAUNCHED)
     assert cloud.requests["team/train"].status.failed_nodes[0].reason is Reason.NODE_LOST
 
 
@@ -555,10 +620,10 @@ def test_a_replacement_at_the_limit_waits_for_the_end_of_what_it_replaces() -> N
     cloud = Cloud(a_node_pool(limits={"nodes": 2}), a_node_class())
     cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
     cloud.settle()
-    lost(cloud, "train-1-1")
+    lost(cloud, node_name("train", 1))
     cloud.settle()
 
-    assert cloud.standing() == ["train-1-0", "train-1-2"]
+    assert cloud.standing() == [node_name("train", 0), node_name("train", 2)]
 
 
 def test_p_b09_a_claim_that_never_launched_is_removed_at_once() -> None:
@@ -569,7 +634,7 @@ def test_p_b09_a_claim_that_never_launched_is_removed_at_once() -> None:
     cloud.evict()
     cloud.settle()
 
-    assert (launching, cloud.claims, cloud.launches) == (["train-1-0"], {}, [])
+    assert (launching, cloud.claims, cloud.launches) == ([node_name("train", 0)], {}, [])
     assert cloud.state() is CapacityState.RELEASED
 
 
@@ -584,7 +649,10 @@ def test_p_b07_a_pool_that_never_answers_stalls_nobody_else() -> None:
     cloud.gang("y", a_pod_class(1, selector={"p": "b"}), state=WorkloadState.CHARGED)
     cloud.later(2)
 
-    assert (cloud.standing(), cloud.verdict("x").message) == (["y-1-0"], "0 of 1 nodes ready; awaited: launch of 1")
+    assert (cloud.standing(), cloud.verdict("x").message) == (
+        [node_name("y", 0)],
+        "0 of 1 nodes ready; awaited: launch of 1",
+    )
 
 
 def test_an_eviction_gives_back_what_comes_and_lets_go_of_what_is_there() -> None:
@@ -619,7 +687,7 @@ def test_an_idle_node_is_removed_after_its_pools_idle_time_and_not_before() -> N
     before = list(cloud.nodes)
     cloud.later(1)
 
-    assert (before, cloud.nodes, cloud.claims) == (["train-1-0"], {}, {})
+    assert (before, cloud.nodes, cloud.claims) == ([node_name("train", 0)], {}, {})
 
 
 def test_x_24_the_node_of_a_waiting_gang_is_never_idle() -> None:
@@ -627,25 +695,29 @@ def test_x_24_the_node_of_a_waiting_gang_is_never_idle() -> None:
     cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
     cloud.later(100, step=10)
 
-    assert list(cloud.nodes) == ["train-1-0"]
+    assert list(cloud.nodes) == [node_name("train", 0)]
 
 
 def test_a_pod_or_a_hold_keeps_a_node_and_a_daemon_does_not() -> None:
     kept, held, daemon = an_idle_node(), an_idle_node(), an_idle_node()
-    kept.pods.append(a_pod(node="train-1-0", phase="Running"))
-    held.gang("other", state=WorkloadState.RESERVED, hold={"train-1-0": 1})
-    daemon.pods.append(a_pod(node="train-1-0", phase="Running", owner={"kind": "DaemonSet", "name": "d", "uid": "d"}))
+    kept.pods.append(a_pod(node=node_name("train", 0), phase="Running"))
+    held.gang("other", state=WorkloadState.RESERVED, hold={node_name("train", 0): 1})
+    daemon.pods.append(
+        a_pod(node=node_name("train", 0), phase="Running", owner={"kind": "DaemonSet", "name": "d", "uid": "d"})
+    )
     for cloud in (kept, held, daemon):
         cloud.later(60, step=10)
 
-    assert [list(c.nodes) for c in (kept, held, daemon)] == [["train-1-0"], ["train-1-0"], []]
+    assert [list(c.nodes) for c in (kept, held, daemon)] == [[node_name("train", 0)], [node_name("train", 0)], []]
 
 
 def test_a_static_pod_keeps_no_node() -> None:
     static, mirror = an_idle_node(), an_idle_node()
-    static.pods.append(a_pod(node="train-1-0", phase="Running", owner={"kind": "Node", "name": "n", "uid": "n"}))
+    static.pods.append(
+        a_pod(node=node_name("train", 0), phase="Running", owner={"kind": "Node", "name": "n", "uid": "n"})
+    )
     annotated = {"annotations": {"kubernetes.io/config.mirror": "x"}}
-    mirror.pods.append(a_pod(node="train-1-0", phase="Running", metadata=annotated))
+    mirror.pods.append(a_pod(node=node_name("train", 0), phase="Running", metadata=annotated))
     for cloud in (static, mirror):
         cloud.later(60, step=10)
 
@@ -656,41 +728,41 @@ def test_a_node_that_somebody_opens_before_its_removal_is_kept_and_idles_anew() 
     cloud = an_idle_node()
     cloud.now = at(30)
     cloud.pass_once()
-    node = cloud.nodes["train-1-0"]
+    node = cloud.nodes[node_name("train", 0)]
     opened = msgspec.structs.replace(node.spec, unschedulable=False)
-    cloud.nodes["train-1-0"] = msgspec.structs.replace(node, spec=opened)
+    cloud.nodes[node_name("train", 0)] = msgspec.structs.replace(node, spec=opened)
     steps = cloud.pass_once()
     cloud.later(29)
     before = list(cloud.nodes)
     cloud.later(2)
 
     assert [type(s) for s in steps] == [KeepNode, PutClaimStatus]
-    assert (before, cloud.nodes) == (["train-1-0"], {})
+    assert (before, cloud.nodes) == ([node_name("train", 0)], {})
 
 
 def test_a_node_that_is_taken_between_the_cordon_and_the_reading_is_kept() -> None:
     cloud = an_idle_node()
     cloud.now = at(30)
     cloud.pass_once()
-    cordoned = cloud.nodes["train-1-0"].spec.unschedulable
-    cloud.gang("other", state=WorkloadState.RESERVED, hold={"train-1-0": 1})
+    cordoned = cloud.nodes[node_name("train", 0)].spec.unschedulable
+    cloud.gang("other", state=WorkloadState.RESERVED, hold={node_name("train", 0): 1})
     cloud.settle()
 
-    assert (cordoned, cloud.nodes["train-1-0"].spec.unschedulable) == (True, False)
+    assert (cordoned, cloud.nodes[node_name("train", 0)].spec.unschedulable) == (True, False)
 
 
 def test_a_persons_own_cordon_is_never_lifted() -> None:
     cloud = an_idle_node()
-    node = cloud.nodes["train-1-0"]
-    cloud.nodes["train-1-0"] = msgspec.structs.replace(
+    node = cloud.nodes[node_name("train", 0)]
+    cloud.nodes[node_name("train", 0)] = msgspec.structs.replace(
         node, spec=msgspec.structs.replace(node.spec, unschedulable=True)
     )
     cloud.now = at(30)
     cloud.pass_once()
-    cloud.gang("other", state=WorkloadState.RESERVED, hold={"train-1-0": 1})
+    cloud.gang("other", state=WorkloadState.RESERVED, hold={node_name("train", 0): 1})
     cloud.settle()
 
-    assert cloud.nodes["train-1-0"].spec.unschedulable is True
+    assert cloud.nodes[node_name("train", 0)].spec.unschedulable is True
 
 
 # ---- order ----------------------------------------------------------------------------------------------------------

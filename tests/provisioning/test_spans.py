@@ -8,7 +8,7 @@ from contracts.traces import StateSpan, trace_id
 from layers.provisioning.spans import spans_of_write, spans_to_tell_again
 from layers.provisioning.steps import PutRequestStatus
 from tests.builders import NOW, a_node_class, a_node_pool, a_pod_class, an_instance_type, an_offering
-from tests.provisioning.cloud import Cloud, at
+from tests.provisioning.cloud import Cloud, at, node_name
 
 
 def told(cloud: Cloud, name: str = "train") -> list[StateSpan]:
@@ -38,7 +38,7 @@ def test_a_purchase_that_succeeds_tells_three_states_once_each() -> None:
     cloud.later(5)
     cloud.charge()
     cloud.later(25)
-    cloud.bind(hold={"train-1-0": 1, "train-1-1": 1})
+    cloud.bind(hold={node_name("train", 0): 1, node_name("train", 1): 1})
     cloud.settle()
 
     assert in_short(told(cloud)) == [

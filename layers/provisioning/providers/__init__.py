@@ -18,7 +18,7 @@ from contracts.mirrors import Node
 
 
 class LaunchRefused(RuntimeError):
-    """The provider will not launch this claim, now or later. The message is its own words."""
+    """This claim will never be a node, whenever it is asked for. The message is the provider's own words."""
 
 
 class OutOfStock(LaunchRefused):
@@ -59,5 +59,8 @@ class Provider(Protocol):
         ...
 
     async def advance(self, claim: NodeClaim, node: Node | None, now: datetime) -> datetime | None:
-        """Do what this cloud's machines do by themselves, if nobody else does it; returns when to call again."""
+        """Do what this cloud's machines do by themselves, if nobody else does it; returns when to call again.
+
+        Raises `LaunchRefused` when the machine can never become a node.
+        """
         ...

@@ -15,7 +15,7 @@ from contracts.kinds.pools import KwokNodeClass
 from contracts.mirrors import Node
 from layers.provisioning.providers import Instance, LaunchRefused, NotYet, kwok_cloud
 from layers.runtime.api import Api
-from layers.runtime.errors import AlreadyExists, NotFound
+from layers.runtime.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from layers.runtime.resources import NODES
 from layers.runtime.watching import Cache
 
@@ -56,7 +56,7 @@ class KwokProvider:
         self._granted.pop(claim.metadata.name, None)
 
     async def advance(self, claim: NodeClaim, node: Node | None, now: datetime) -> datetime | None:
-        """Register the Node, then advertise its devices, each when its time has come."""
+        """Register the Node, then advertise its devices, each when its time has come. Raises `LaunchRefused`."""
         node_class, conditions = self._classes(claim.spec.node_class.name), claim.status.conditions
         if node_class is None or not is_true(conditions, LAUNCHED) or is_true(conditions, INITIALIZED):
             return None
@@ -74,9 +74,12 @@ class KwokProvider:
             return advertises
         status = kwok_cloud.node_resources(node_class, claim, devices=True)
         meta = {"resourceVersion": node.metadata.resource_version}
-        stored = await self._api.patch_merge(
-            NODES, node.metadata.name, {"metadata": meta, "status": status}, subresource="status"
-        )
+        try:
+            stored = await self._api.patch_merge(
+                NODES, node.metadata.name, {"metadata": meta, "status": status}, subresource="status"
+            )
+        except (Invalid, Forbidden) as error:
+            raise LaunchRefused(error.message) from error
         self._nodes.put_own_write(stored)
         return None
 
@@ -88,4 +91,6 @@ class KwokProvider:
                 stored = await self._api.get(NODES, name)
             except NotFound:
                 return
+        except (Invalid, Forbidden) as error:
+            raise LaunchRefused(error.message) from error
         self._nodes.put_own_write(stored)

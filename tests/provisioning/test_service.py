@@ -1,0 +1,194 @@
+"""The provisioner's shell on a real wire: what the server refuses for one object stops nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from contracts.kinds.capacity import NodeClaim
+from contracts.kinds.workload import WorkloadState
+from contracts.reasons import Reason
+from layers.provisioning import lifecycle
+from layers.provisioning.service import ProvisioningGate
+from layers.runtime.api import Api
+from layers.runtime.errors import ServerError
+from layers.runtime.metering import Meters
+from layers.runtime.process import Runtime
+from layers.runtime.serving import Health
+from layers.runtime.settings import Settings
+from layers.runtime.tracing import SpanSink
+from layers.runtime.transport import HttpTransport
+from tests.builders import NOW, a_node, a_node_class, a_node_pool, a_pod, a_pod_class, a_pod_group, a_workload
+from tests.provisioning.cloud import Cloud, node_name
+from tests.runtime.wire import Wire, a_kubeconfig, a_list, refuses, says
+
+GROUP = "/apis/trigate.dev/v1alpha1"
+REQUESTS = f"{GROUP}/namespaces/team/capacityrequests"
+
+
+class Place:
+    """A gate whose caches hold what a test puts there; time stands still until the test moves it."""
+
+    def __init__(self, wire: Wire, api: Api) -> None:
+        self.wire, self.now = wire, NOW
+        meters = Meters()
+        runtime = Runtime("provisioning", api, Settings(), SpanSink((), meters), meters, Health(), "test")
+        self.gate = ProvisioningGate(runtime, clock=lambda: self.now)
+        self.parts = self.gate.gate()
+        self.passes, self.lives = self.parts.reconcilers
+
+    def have(self, *names: str) -> None:
+        """Gangs that lack one GPU each, the first one the oldest, and where to buy."""
+        self.gate.pools.put_own_write(a_node_pool())
+        self.gate.classes.put_own_write(a_node_class())
+        for age, name in enumerate(reversed(names)):
+            self.gate.workloads.put_own_write(a_workload(name, state=WorkloadState.RESERVED, age=age))
+            self.gate.pod_groups.put_own_write(a_pod_group(name, a_pod_class()))
+
+    async def one_pass(self) -> float | None:
+        return await self.passes.reconcile("pass")
+
+    def made(self) -> list[str]:
+        """Names of the requests that the gate asked to be made, in order."""
+        return [r.body["metadata"]["name"] for r in self.wire.asked("POST", REQUESTS)]
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    wire = Wire()
+    await wire.start()
+    api = Api(await HttpTransport.connect(a_kubeconfig(tmp_path, wire.port), "test"), random=lambda: 0.0)
+    wire.on("PUT", f"{GROUP}/nodepools/pool/status", echoes())
+    built = Place(wire, api)
+    yield built
+    for reconciler in built.parts.reconcilers:
+        reconciler.queue.close()
+    await api.close()
+    await wire.stop()
+
+
+def echoes() -> Callable[[web.Request], Any]:
+    """What is written comes back with a version and a uid, as stored."""
+    versions = count(10)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        meta = {
+            "uid": "u",
+            "creationTimestamp": NOW.isoformat(),
+            **body["metadata"],
+            "resourceVersion": str(next(versions)),
+        }
+        return web.json_response({**body, "metadata": meta})
+
+    return answer
+
+
+@pytest.mark.parametrize("status", [413, 422, 403], ids=["too large", "invalid", "forbidden"])
+async def test_a_write_that_is_refused_stops_nobody_elses(place: Place, status: int) -> None:
+    place.have("bad", "good")
+    place.wire.on("POST", REQUESTS, refuses(status, "No"), echoes())
+    wait = await place.one_pass()
+
+    assert (place.made(), wait) == (["bad", "good"], 5.001)
+
+
+async def test_a_write_on_which_the_server_fails_ends_the_pass_and_lets_the_next_one_go_on(place: Place) -> None:
+    place.have("bad", "good")
+    place.wire.on("POST", REQUESTS, refuses(500, "InternalError", "failed calling webhook"), echoes())
+    place.wire.on("PUT", f"{REQUESTS}/good/status", echoes())
+    with pytest.raises(ServerError):
+        await place.one_pass()
+    alone = place.made()
+    await place.one_pass()
+    again = place.made()
+    place.now = NOW + timedelta(seconds=1)
+    await place.one_pass()
+
+    assert (alone, again[1:], place.made()[2:]) == (["bad"], ["good"], ["bad"])
+
+
+async def test_a_write_that_is_refused_again_waits_twice_as_long(place: Place) -> None:
+    place.have("bad")
+    place.wire.on("POST", REQUESTS, refuses(422, "Invalid"))
+    waits = []
+    for _ in range(6):
+        waits.append(await place.one_pass())
+        place.now += timedelta(seconds=waits[-1] or 0)
+
+    assert waits == [5.001, 10.001, 20.001, 40.001, 60.001, 60.001]
+
+
+def a_launched_claim() -> NodeClaim:
+    """A claim of a purchase under way whose instance has just been given."""
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    for _ in range(9):
+        cloud.pass_once()
+    claim = cloud.claims[node_name("train", 0)]
+    meta = claim.metadata.but(resource_version="5")
+    return lifecycle.launched(claim.but(metadata=meta), "kwok://x", NOW, NOW)
+
+
+async def test_a_node_that_the_server_refuses_fails_its_claim_at_once_in_the_servers_words(place: Place) -> None:
+    claim = a_launched_claim()
+    place.gate.classes.put_own_write(a_node_class())
+    place.gate.claims.put_own_write(claim)
+    place.wire.on("POST", "/api/v1/nodes", refuses(422, "Invalid", "metadata.labels: too long"))
+    place.wire.on("PUT", f"{GROUP}/nodeclaims/{claim.key}/status", echoes())
+    await place.lives.reconcile(claim.key)
+
+    failed = place.gate.claims.get(claim.key)
+    assert failed is not None
+    assert failed.status.verdict is not None
+    assert [(b.reason, b.detail) for b in failed.status.verdict.blockers] == [
+        (Reason.LAUNCH_FAILED, "metadata.labels: too long")
+    ]
+
+
+async def test_a_changed_class_wakes_the_lives_of_its_claims(place: Place) -> None:
+    claim = a_launched_claim()
+    place.gate.claims.put_own_write(claim)
+    assert await place.lives.queue.get() == claim.key
+    place.lives.queue.done(claim.key)
+    quiet = len(place.lives.queue)
+    place.gate.classes.put_own_write(a_node_class("other"))
+    others = len(place.lives.queue)
+    place.gate.classes.put_own_write(a_node_class())
+
+    assert (quiet, others, len(place.lives.queue)) == (0, 0, 1)
+
+
+async def test_the_pods_of_a_node_that_is_to_go_are_asked_for_by_its_name(place: Place) -> None:
+    cloud = Cloud(a_node_pool(consolidate_after="1s"), a_node_class())
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.settle()
+    cloud.evict()
+    cloud.settle()
+    cloud.now += timedelta(seconds=1)
+    cloud.pass_once()
+    name = node_name("train", 0)
+    claim = cloud.claims[name]
+    place.gate.claims.put_own_write(claim.but(metadata=claim.metadata.but(resource_version="5")))
+    node = cloud.nodes[name]
+    stored = msgspec.structs.replace(node.metadata, resource_version="5")
+    place.gate.nodes.put_own_write(msgspec.structs.replace(node, metadata=stored))
+    place.wire.on("PUT", f"{GROUP}/nodeclaims/{name}/status", echoes())
+    place.wire.on("GET", f"/api/v1/nodes/{name}", says(msgspec.to_builtins(node)))
+    place.wire.on("GET", f"{GROUP}/podgroups", says(a_list(9)))
+    place.wire.on("GET", "/api/v1/pods", says(a_list(9, msgspec.to_builtins(a_pod(node=name, phase="Running")))))
+    place.wire.on("PATCH", f"/api/v1/nodes/{name}", says(msgspec.to_builtins(a_node(name, gpus=1))))
+    await place.one_pass()
+
+    (asked,) = place.wire.asked("GET", "/api/v1/pods")
+    assert asked.query["fieldSelector"] == f"spec.nodeName={name}"
+    assert len(place.wire.asked("PATCH", f"/api/v1/nodes/{name}")) == 1
+    assert place.wire.asked("DELETE") == []

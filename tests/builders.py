@@ -61,6 +61,7 @@ def a_pod(
     scheduler: str = "default-scheduler",
     deleted_at: datetime | None = None,
     metadata: Mapping[str, Any] | None = None,
+    status: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> Pod:
     """A pod of one container that asks for one GPU. ``owner`` is the controlling object's reference."""
@@ -74,7 +75,7 @@ def a_pod(
         {
             "metadata": meta,
             "spec": {**a_pod_spec(a_container(asked)), "nodeName": node, "schedulerName": scheduler, **spec},
-            "status": {"phase": phase},
+            "status": {"phase": phase, **(status or {})},
         },
         Pod,
     )

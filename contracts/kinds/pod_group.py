@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from contracts.base import Column, Contract, Kind, Labels, Name, Raw
+from contracts.base import Column, Contract, Kind, Label, Name, Raw
 from contracts.conditions import Condition, is_true
 from contracts.history import History
 from contracts.quantities import Quantity
@@ -50,7 +50,7 @@ class PodClass(Contract):
     pod_set: str
     count: Annotated[int, Field(ge=1)]
     requests: dict[str, Quantity] = Field(default={}, description="Of one member.")
-    node_selector: Labels = {}
+    node_selector: dict[str, Label] = Field(default={}, description="Of the template and of the quota together.")
     node_affinity: Raw | None = Field(
         default=None, description="requiredDuringSchedulingIgnoredDuringExecution, as in the pod."
     )
@@ -76,6 +76,9 @@ class PodGroupStatus(Contract):
     hold: tuple[NodeShare, ...] = ()
     shortfall: tuple[PodClass, ...] = Field(default=(), description="What the nodes lack, net of existing capacity.")
     bound: int = Field(default=0, description="Members bound so far.")
+    succeeded: dict[str, int] = Field(
+        default={}, description="Members that have succeeded, by pod set, whether their pods are still there or not."
+    )
     overtaken_by: tuple[str, ...] = Field(
         default=(), description="Uids of younger PodGroups of other ClusterQueues that were placed before this one."
     )

@@ -6,6 +6,8 @@ Every gang sees what the pass has given to those before it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from contracts.base import ObjectMeta, OwnerReference
@@ -46,6 +48,8 @@ class _Candidate:
         self.workload = gang.workload
         self.members = members_of(gang, known_nodes)
         self.classes: dict[str, MemberClass] = {p.name: p.members for p in gang.demand.pod_sets}
+        for name, amounts in self.members.amounts.items():
+            self.classes[name] = self.classes[name].asking(amounts)
         group = gang.group
         self.group = group
         self.uid = group.metadata.uid if group else ""
@@ -79,7 +83,8 @@ class _Pass:
         self.world, self.now = world, now
         self.ledger = Ledger(world.nodes, world.pods)
         known = {node.name: node for node in world.nodes}
-        self.gangs = [_Candidate(g, known) for g in sorted(world.gangs, key=lambda g: g.order)]
+        self.faults: list[tuple[str, str]] = []
+        self.gangs = [self._candidate(g, known) for g in sorted(world.gangs, key=lambda g: g.order)]
         self.alone = _without_gangs(self.ledger, world.nodes, world.pods, self.gangs)
         self.names = {g.uid: g.group.metadata.name for g in self.gangs if g.group is not None}
         self.possible_of: dict[tuple[str, ...], bool] = {}
@@ -93,14 +98,43 @@ class _Pass:
         for group in self.world.orphans:
             if group.status.hold or group.state not in (PodGroupState.NONE, PodGroupState.OFF):
                 self._put(group, without_workload(group, self.now))
-        present = [g for g in self.gangs if self._exists(g)]
+        present = [g for g in self.gangs if self._apart(g, self._exists)]
         for g in present:
             if g.workload.state in _RESERVED and g.state in _STANDING:
-                self._stand(g)
+                self._apart(g, self._stand)
         for g in present:
             if not (g.workload.state in _RESERVED and g.state in _STANDING):
-                self._wait(g)
-        return Decision(tuple(self.steps), self.wake_at)
+                self._apart(g, self._wait)
+        return Decision(tuple(self.steps), self.wake_at, tuple(self.faults))
+
+    def _candidate(self, gang: Gang, known_nodes: dict[str, NodeRow]) -> _Candidate:
+        """A gang that cannot even be looked at is left as it is, its whole hold with it."""
+        try:
+            return _Candidate(gang, known_nodes)
+        except Exception as error:
+            self.faults.append((gang.workload.key, repr(error)))
+            bare = _Candidate(replace(gang, pods=(), group=None, busy=True), known_nodes)
+            if gang.group is not None:
+                bare.group, bare.uid = gang.group, gang.group.metadata.uid
+                bare.held = shares_of(gang.group.status.hold)
+            return bare
+
+    def _apart(self, g: _Candidate, decide_on: Callable[[_Candidate], bool | None]) -> bool:
+        """``decide_on(g)``, so that one gang that cannot be decided on does not keep the others from their places.
+
+        It keeps what it holds; while it waits, its verdict tells of the fault.
+        """
+        steps, puts = list(self.steps), dict(self.puts)
+        try:
+            return bool(decide_on(g))
+        except Exception as error:
+            self.faults.append((g.workload.key, repr(error)))
+            self.steps, self.puts = steps, puts
+            self._hold(g, g.held)
+            if g.group is not None and g.workload.state in _WAITS_FOR_NODES and not g.held:
+                answer = Answer(Outlook(False, False), blockers=[rejections.undecidable(error)])
+                self._put(g.group, self._writer(g).unplaced(answer))
+            return False
 
     def _exists(self, g: _Candidate) -> bool:
         """Whether the gang has a PodGroup to write to; makes it, or waits until a former one is gone."""
@@ -125,16 +159,20 @@ class _Pass:
     def _mark_if_it_fits(self, g: _Candidate) -> None:
         """A gang whose turn comes in the next pass must not be passed in this one."""
         if g.workload.state in _WAITS_FOR_NODES and not g.gang.demand.unsupported:
-            g.fits_but_waits = pack(self.ledger, g.uid, g.wanted).whole
+            try:
+                g.fits_but_waits = pack(self.ledger, g.uid, g.wanted).whole
+            except Exception as error:  # its PodGroup is made all the same, to tell it there
+                self.faults.append((g.workload.key, repr(error)))
 
     # ---- gangs that stand -------------------------------------------------------------------------------------------
 
     def _stand(self, g: _Candidate) -> None:
         assert g.group is not None
         if g.state is PodGroupState.ROLLED_BACK:
+            self._put(g.group, g.group.status.but(hold=hold_of(g.held), succeeded=g.members.succeeded))
             return
         self.ledger.release(g.uid)
-        kept, broken = self._intact(g)
+        kept = self._intact(g)
         packing = self._top_up(g, kept)
         if not packing.whole and not g.members.here:  # several classes may fit in another arrangement
             anew = pack(self.ledger, g.uid, g.wanted)
@@ -145,22 +183,19 @@ class _Pass:
             self._give_way(g, shares, packing)
             return
         self._hold(g, shares)
-        if not broken and not packing.shares:
-            shares = shares_of(g.group.status.hold)  # finished members are no reason to write
         if g.workload.state is WorkloadState.ADMITTED:
             self._bind(g, shares)
         else:
             self._put(g.group, self._writer(g).placed(Answer(Outlook(True, True), shares)))
 
-    def _intact(self, g: _Candidate, *, standing: bool = True) -> tuple[dict[tuple[str, str], int], bool]:
-        """What of the hold still stands, and whether any of it does not.
+    def _intact(self, g: _Candidate, *, standing: bool = True) -> dict[tuple[str, str], int]:
+        """What of the hold still stands.
 
         A member that is on its node stands, whatever has become of the node. An empty slot stands while its node may be
         used and has the room; ``standing`` as for `feasibility.closed`.
         """
         kept: dict[tuple[str, str], int] = {}
         taken: dict[int, Free] = {}
-        broken = False
         for (node, pod_set), count in sorted(g.held.items()):
             here = min(count, g.members.here[node, pod_set])
             slots = count - here
@@ -172,10 +207,9 @@ class _Pass:
                 room = min(slots, _room(members, free))
                 for resource, amount in members.amounts.items():
                     free[resource] = free.get(resource, 0) - amount * room
-            broken = broken or room < slots
             if here + room:
                 kept[node, pod_set] = here + room
-        return kept, broken
+        return kept
 
     def _top_up(self, g: _Candidate, kept: Shares) -> Packing:
         """Places for the members that ``kept`` has none for."""
@@ -195,26 +229,40 @@ class _Pass:
     def _give_way(self, g: _Candidate, shares: dict[tuple[str, str], int], packing: Packing) -> None:
         """The placement is broken and cannot be made whole: keep it for what is bound or bought, else give it back."""
         assert g.group is not None
-        wanted = {name: (g.classes[name], n) for name, n in packing.rest.items()}
-        found = rejections.no_placement(self.ledger, g.uid, wanted, packing, self.names)
         writer = self._writer(g)
         if g.state is PodGroupState.BOUND:
+            wanted = {name: (g.classes[name], n) for name, n in packing.rest.items()}
+            found = rejections.no_placement(self.ledger, g.uid, wanted, packing, self.names)
             self._hold(g, shares)
             lost = rejections.member_lost(packing.rest, found)
             answer = Answer(Outlook(False, True), shares, blockers=lost, bound=g.members.bound)
             self._put(g.group, writer.bound(answer))
             self._send_members(g, shares)
             return
-        found = rejections.no_placement(self.ledger, g.uid, g.wanted, Packing(shares, packing.rest), self.names)
         outlook = Outlook(False, self._possible(g))
         if g.workload.state is WorkloadState.ADMITTED:
+            found = rejections.no_placement(self.ledger, g.uid, g.wanted, Packing(shares, packing.rest), self.names)
             self._hold(g, g.held)
             self._put(g.group, writer.rolled_back(Answer(outlook, g.held, blockers=found, bound=g.members.bound)))
-        elif g.workload.charge_cause is ChargeCause.PLANNED:
+            return
+        shares, packing = self._without_cordons(g, keep=g.workload.charge_cause is ChargeCause.PLANNED)
+        found = rejections.no_placement(self.ledger, g.uid, g.wanted, Packing(shares, packing.rest), self.names)
+        if g.workload.charge_cause is ChargeCause.PLANNED:
             self._hold(g, shares)
             self._put(g.group, writer.held(self._short(g, outlook, shares, packing, found)))
         else:
             self._put(g.group, writer.unplaced(self._short(g, outlook, {}, packing, found)))
+
+    def _without_cordons(self, g: _Candidate, *, keep: bool) -> tuple[dict[tuple[str, str], int], Packing]:
+        """What there is for a gang that waits for nodes: no cordoned one, be the cordon tolerated or not.
+
+        The provisioner buys for all that lacks beside nodes that are up; both must mean the same nodes. Members may
+        still be placed on a cordoned node that they tolerate, when that makes the gang whole.
+        """
+        g.classes = {name: members.closed_by_cordons() for name, members in g.classes.items()}
+        kept = self._intact(g, standing=False) if keep else {}
+        packing = self._top_up(g, kept)
+        return _merged(kept, packing.shares), packing
 
     # ---- members ----------------------------------------------------------------------------------------------------
 
@@ -300,10 +348,12 @@ class _Pass:
             self._put(g.group, put.get(state, writer.unplaced)(answer))
             return
         self.ledger.release(g.uid)
-        kept = self._intact(g, standing=False)[0] if g.state is PodGroupState.HELD else {}
+        kept = self._intact(g, standing=False) if g.state is PodGroupState.HELD else {}
         packing = self._top_up(g, kept)
         shares = _merged(kept, packing.shares)
         outlook = Outlook(packing.whole, packing.whole or self._possible(g))
+        if not packing.whole and any(members.bears_cordons for members in g.classes.values()):
+            shares, packing = self._without_cordons(g, keep=g.state is PodGroupState.HELD)
         if state is WorkloadState.PENDING:
             self._put(g.group, writer.off(Answer(outlook)))
         elif not packing.whole and state is WorkloadState.ADMITTED:
@@ -317,7 +367,7 @@ class _Pass:
     def _place(self, g: _Candidate, outlook: Outlook, shares: dict[tuple[str, str], int]) -> None:
         """Place a gang that fits, unless an older one goes first; those it overtakes are told before it is placed."""
         assert g.group is not None
-        overtaken, first = self._ahead(g)
+        overtaken, first = self._ahead(g) if g.wanted else ([], None)
         if first is not None:
             g.fits_but_waits = False  # it is forbidden, so it does not go before others either
             self._hold(g, {})
@@ -436,7 +486,7 @@ class _Pass:
 
     def _writer(self, g: _Candidate) -> Writer:
         assert g.group is not None
-        return Writer(g.workload, g.group, self.now)
+        return Writer(g.workload, g.group, g.members.succeeded, self.now)
 
     def _wake(self, at: datetime) -> None:
         if at > self.now:

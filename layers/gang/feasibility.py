@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from contracts.matching import (
     matches_node_affinity,
     matches_node_selector,
-    tolerates,
     untolerated_taint,
 )
-from contracts.mirrors import Taint, Toleration
 from contracts.reasons import Reason
-from layers.gang.snapshot import UNSCHEDULABLE_TAINT, MemberClass, NodeRow
-
-_CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect="NoSchedule")
+from layers.gang.snapshot import MemberClass, NodeRow
 
 
 def obstacle(node: NodeRow, members: MemberClass) -> Reason | None:
@@ -33,9 +27,7 @@ def obstacle(node: NodeRow, members: MemberClass) -> Reason | None:
     return None
 
 
-def closed(
-    node: NodeRow, tolerations: Iterable[Toleration], group_uid: str, *, standing: bool = False
-) -> Reason | None:
+def closed(node: NodeRow, group_uid: str, *, bears_cordons: bool = False, standing: bool = False) -> Reason | None:
     """Whether the node's hold or cordon keeps the gang of ``group_uid`` off; None: it does not.
 
     A node held for the gang is cordoned for its sake. ``standing``: the gang already has a place there, which the
@@ -47,6 +39,6 @@ def closed(
         return Reason.HELD_FOR_ANOTHER_GANG
     if not node.cordoned or (standing and node.removing):
         return None
-    if not node.removing and any(tolerates(t, _CORDON) for t in tolerations):
+    if bears_cordons and not node.removing:
         return None
     return Reason.NODES_NOT_READY

@@ -81,7 +81,9 @@ class Ledger:
 
     def reason(self, i: int, members: MemberClass, owner: str, *, standing: bool = False) -> Reason | None:
         """Why the gang ``owner`` may not place such a member on node ``i`` at all; None: it may, if there is room."""
-        return self.obstacles(members)[i] or closed(self.nodes[i], members.tolerations, owner, standing=standing)
+        return self.obstacles(members)[i] or closed(
+            self.nodes[i], owner, bears_cordons=members.bears_cordons, standing=standing
+        )
 
     def reasons(self, members: MemberClass, owner: str) -> list[Reason | None]:
         """By node: `reason`. The same list for all gangs for which no node is held."""

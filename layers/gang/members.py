@@ -31,6 +31,12 @@ class Members:
     """Of this attempt, sent back by a node."""
     done: Counter[str] = field(default_factory=Counter)
     """Succeeded in this attempt."""
+    done_on: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Succeeded in this attempt, by node and pod set."""
+    succeeded: dict[str, int] = field(default_factory=dict)
+    """Succeeded in all attempts, by pod set, without zeros: never fewer than the PodGroup has told already."""
+    amounts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The most that one member really takes, where that is more than was admitted (see `added_requests`)."""
     outstanding: dict[str, int] = field(default_factory=dict)
     """How many members are to be live at once now: all of them, less what has succeeded for good."""
 
@@ -45,6 +51,8 @@ def members_of(gang: Gang, known_nodes: Mapping[str, object]) -> Members:
     found = Members()
     attempt = str(gang.workload.status.attempt)
     pod_sets = {p.name: p for p in gang.demand.pod_sets}
+    # A Succeeded pod may be deleted; its member is done all the same and needs no slot again.
+    told = gang.group.status.succeeded if gang.group else {}
     succeeded: Counter[str] = Counter()
     for pod in gang.pods:
         demanded = pod_set_of(pod, pod_sets)
@@ -54,10 +62,12 @@ def members_of(gang: Gang, known_nodes: Mapping[str, object]) -> Members:
             succeeded[demanded.name] += 1
         if pod.attempt != attempt:
             continue
-        _sort(pod, demanded, known_nodes, found)
+        _sort(pod, demanded, known_nodes, found, gang.covered)
     for name, demanded in pod_sets.items():
+        succeeded[name] = max(succeeded[name], told.get(name, 0))
         found.outstanding[name] = max(0, min(demanded.count, demanded.completions - succeeded[name]))
         found.waiting.setdefault(name, []).sort(key=lambda p: (p.name, p.uid))
+    found.succeeded = {name: n for name, n in sorted(succeeded.items()) if n}
     found.excluded.sort(key=lambda e: e[0].name)
     return found
 
@@ -69,9 +79,12 @@ def pod_set_of(pod: PodRow, pod_sets: Mapping[str, PodSetDemand]) -> PodSetDeman
     return pod_sets.get(pod.pod_set)
 
 
-def _sort(pod: PodRow, demanded: PodSetDemand, known_nodes: Mapping[str, object], found: Members) -> None:
+def _sort(
+    pod: PodRow, demanded: PodSetDemand, known_nodes: Mapping[str, object], found: Members, covered: frozenset[str]
+) -> None:
     if pod.phase == DONE:
         found.done[demanded.name] += 1
+        found.done_on[pod.node, demanded.name] += 1
     elif pod.phase == FAILED:
         if pod.reason.startswith(_REFUSALS):
             found.refused.append(pod)
@@ -80,23 +93,50 @@ def _sort(pod: PodRow, demanded: PodSetDemand, known_nodes: Mapping[str, object]
             found.here[pod.node, demanded.name] += 1
             if not pod.terminating:
                 found.live[demanded.name] += 1
+                _note_amounts(pod, demanded, found)
     elif not pod.terminating:
-        difference = ineligible(pod, demanded)
+        difference = ineligible(pod, demanded, covered)
         if difference:
             found.excluded.append((pod, difference))
         else:
             found.waiting.setdefault(demanded.name, []).append(pod)
+            _note_amounts(pod, demanded, found)
 
 
-def ineligible(pod: PodRow, demanded: PodSetDemand) -> str | None:
-    """Why a pod is not what was admitted, or None: a changed pod would take what others were promised."""
+def _note_amounts(pod: PodRow, demanded: PodSetDemand, found: Members) -> None:
+    added = added_requests(pod, demanded)
+    if added:
+        most = found.amounts.setdefault(demanded.name, dict(demanded.members.amounts))
+        for resource, amount in added.items():
+            most[resource] = max(amount, most.get(resource, 0))
+
+
+def added_requests(pod: PodRow, demanded: PodSetDemand) -> dict[str, int] | None:
+    """What it asks for of resources that its template does not name, as a LimitRange adds; None: it differs else."""
+    admitted = demanded.members.amounts
+    if pod.amounts is None or any(pod.amounts.get(r, 0) != n for r, n in admitted.items()):
+        return None
+    return {r: n for r, n in pod.amounts.items() if r not in admitted and n}
+
+
+def ineligible(pod: PodRow, demanded: PodSetDemand, covered: frozenset[str] = frozenset()) -> str | None:
+    """Why a pod is not what was admitted, or None: a changed pod would take what others were promised.
+
+    ``covered``: resources of which the gang's queue has quota. Nobody may take of them beyond what was charged.
+    """
     admitted = demanded.members
     if pod.scheduler != SCHEDULER_NAME:
         return f"its scheduler is {pod.scheduler or 'the default one'}"
     if pod.gated:
         return "it has a scheduling gate"
-    if pod.amounts != admitted.amounts:
+    if pod.unsupported:
+        return f"{pod.unsupported[0]} was added to it"
+    added = added_requests(pod, demanded)
+    if added is None:
         return "its requests are not the admitted ones"
+    uncharged = sorted(covered & set(added))
+    if uncharged:
+        return f"it asks for {uncharged[0]}, of which its queue has quota and its job names none"
     if pod.node_selector != admitted.node_selector:
         return "its node selector is not the admitted one"
     if pod.affinity != admitted.affinity:
@@ -124,7 +164,8 @@ def hold_of(shares: Shares) -> tuple[NodeShare, ...]:
 def effective(shares: Shares, members: Members) -> dict[tuple[str, str], int]:
     """The hold that still counts: a finished member needs no slot, and a hold never asks for more than is outstanding.
 
-    Slots without a member are given up first, those on the last nodes before the others.
+    Only slots without a member are given up: first those on nodes where members have succeeded, then those on the last
+    nodes.
     """
     kept = {key: count for key, count in shares.items() if key[1] in members.outstanding}
     for pod_set, outstanding in members.outstanding.items():
@@ -133,16 +174,22 @@ def effective(shares: Shares, members: Members) -> dict[tuple[str, str], int]:
             min(members.here[n, pod_set], kept[n, pod_set]) for n in nodes
         )  # bound where no slot is held any more
         surplus = sum(kept[n, pod_set] for n in nodes) + max(0, live_elsewhere) - outstanding
-        for node in nodes:
-            empty = max(0, kept[node, pod_set] - members.here[node, pod_set])
-            given_up = min(max(0, surplus), empty)
-            surplus -= given_up
-            kept[node, pod_set] -= given_up
+        for only_finished in (True, False):
+            for node in nodes:
+                empty = max(0, kept[node, pod_set] - members.here[node, pod_set])
+                given_up = min(max(0, surplus), empty)
+                if only_finished:
+                    given_up = min(given_up, members.done_on[node, pod_set])
+                surplus -= given_up
+                kept[node, pod_set] -= given_up
     return {key: count for key, count in kept.items() if count}
 
 
 def assignments(members: Members, shares: Shares) -> tuple[tuple[PodRow, str], ...]:
-    """Which waiting member goes to which free slot of the hold: names in order, nodes in order."""
+    """Which waiting member goes to which free slot of the hold: names in order, nodes in order.
+
+    No more than lack: what is on its node counts until it is gone, a terminating member too.
+    """
     found: list[tuple[PodRow, str]] = []
     for pod_set, pods in sorted(members.waiting.items()):
         slots = [
@@ -150,5 +197,7 @@ def assignments(members: Members, shares: Shares) -> tuple[tuple[PodRow, str], .
             for node, held in sorted((n, c) for (n, p), c in shares.items() if p == pod_set)
             for _ in range(held - members.here[node, pod_set])
         ]
-        found += zip(pods, slots, strict=False)
+        present = sum(n for (_, name), n in members.here.items() if name == pod_set)
+        lacking = max(0, members.outstanding[pod_set] - present)
+        found += zip(pods[:lacking], slots, strict=False)
     return tuple(found)

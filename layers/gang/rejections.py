@@ -38,6 +38,11 @@ def unsupported(demand: Demand) -> list[Blocker]:
     return [Blocker(reason=Reason.UNSUPPORTED_FEATURE, pod_set=name, detail=path) for name, path in demand.unsupported]
 
 
+def undecidable(error: Exception) -> Blocker:
+    """The scheduler fails on this gang: its own fault, told rather than hidden."""
+    return Blocker(reason=Reason.UNSUPPORTED_FEATURE, detail=f"the gang gate fails on this gang: {error!r}"[:256])
+
+
 def waiting_for_capacity(ledger: Ledger, owner: str, wanted: Wanted, packing: Packing, nodes: int) -> Blocker:
     """The rest is being bought: ``nodes`` of them."""
     sums = _Sums(ledger, wanted, packing, _usable(ledger, owner, wanted))
@@ -122,13 +127,13 @@ class _Sums:
         """The fields of a blocker about ``resource``."""
         return {
             "resource": resource,
-            "requested": self.requested[resource],
-            "available": self.available[resource],
-            "needed": self.needed[resource],
+            "requested": self.requested.get(resource, 0),
+            "available": self.available.get(resource, 0),
+            "needed": self.needed.get(resource, 0),
         }
 
     def lack(self, resource: str) -> int:
-        return self.requested[resource] - self.available[resource]
+        return self.requested.get(resource, 0) - self.available.get(resource, 0)
 
     def scarcest(self) -> str:
         """The resource with the greatest lack in proportion; devices before CPU and memory, then by name."""

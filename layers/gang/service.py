@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,12 +21,16 @@ from prometheus_client import Gauge
 
 from contracts.kinds.capacity import CapacityRequest, NodeClaim
 from contracts.kinds.pod_group import PodGroup, PodGroupState
+from contracts.kinds.queues import ClusterQueue
 from contracts.kinds.workload import Workload
+from contracts.matching import tolerates
 from contracts.mirrors import Node, Pod
 from layers.gang.decide import decide
 from layers.gang.feasibility import closed
 from layers.gang.settings import times_from
 from layers.gang.snapshot import (
+    CORDON,
+    DONE,
     BindFailure,
     Demand,
     Gang,
@@ -41,7 +45,7 @@ from layers.gang.snapshot import (
 )
 from layers.gang.spans import spans_of_write, spans_to_tell_again
 from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, PutPodGroupStatus, Step
-from layers.runtime.errors import AlreadyExists, ApiError, ApiFailure, Conflict, NotFound
+from layers.runtime.errors import AlreadyExists, ApiError, ApiFailure, Conflict, Forbidden, Invalid, NotFound
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
 from layers.runtime.resources import NODES, PODS, Resource, resource_of
@@ -61,8 +65,13 @@ FIRST_RETRY, LONGEST_RETRY = 0.25, 2.0
 """Seconds before refused binds are tried again: several times within the bind deadline."""
 FIRST_ASIDE, LONGEST_ASIDE = 1.0, 60.0
 """Seconds for which a gang is left as it is whose PodGroup the server refuses to have written."""
+MOST_DOUBLINGS = 16
+"""Of a pause: beyond them it is the longest anyway."""
+TOO_LARGE = 413
+"""The HTTP status of an object that the server finds too large."""
 
 WORKLOADS, POD_GROUPS = resource_of(Workload), resource_of(PodGroup)
+CLUSTER_QUEUES = resource_of(ClusterQueue)
 CAPACITY_REQUESTS, NODE_CLAIMS = resource_of(CapacityRequest), resource_of(NodeClaim)
 
 
@@ -87,9 +96,11 @@ class GangGate:
         self.claims: Cache[NodeClaim] = Cache()
         self.pods: Cache[Pod] = Cache()
         self.nodes: Cache[Node] = Cache()
+        self.queues: Cache[ClusterQueue] = Cache()
         self._demands: dict[str, Demand] = {}
         self._pod_rows: dict[str, PodRow] = {}
         self._pods_of_job: dict[str, dict[str, PodRow]] = defaultdict(dict)
+        self._succeeded: dict[str, dict[str, PodRow]] = defaultdict(dict)
         self._node_rows: dict[str, NodeRow] = {}
         self._own_binds: dict[str, str] = {}
         self._plans: dict[str, BindMembers] = {}
@@ -106,7 +117,7 @@ class GangGate:
         )
 
     def gate(self) -> Gate:
-        """What the runtime runs: six watches, the passes, the binds."""
+        """What the runtime runs: seven watches, the passes, the binds."""
         watch, api = self._runtime.settings.watch, self._api
 
         def watcher(resource: Resource[Any], cache: Cache[Any], on_change: Callable[..., None]) -> Watcher[Any]:
@@ -116,6 +127,7 @@ class GangGate:
             watchers=(
                 watcher(POD_GROUPS, self.groups, self._on_change),
                 watcher(WORKLOADS, self.workloads, self._on_workload),
+                watcher(CLUSTER_QUEUES, self.queues, self._on_queue),
                 watcher(CAPACITY_REQUESTS, self.requests, self._on_change),
                 watcher(NODE_CLAIMS, self.claims, self._on_change),
                 watcher(NODES, self.nodes, self._on_node),
@@ -143,16 +155,26 @@ class GangGate:
         self._passes.add_after(PASS, TOGETHER)
 
     def _on_workload(self, key: str, old: Workload | None, new: Workload | None) -> None:
+        self._passes.add_after(PASS, TOGETHER)
+        if new is None or old is None or new.status.attempt != old.status.attempt:
+            self._forget(key)
+            self._take_back(key)
         if new is None:
             self._demands.pop(key, None)
         elif old is None or old.spec != new.spec or old.status.admission != new.status.admission:
             self._demands[key] = demand_of(new)
-        self._passes.add_after(PASS, TOGETHER)
+
+    def _on_queue(self, key: str, old: ClusterQueue | None, new: ClusterQueue | None) -> None:
+        if old is None or new is None or old.spec != new.spec:
+            self._passes.add_after(PASS, TOGETHER)
 
     def _on_node(self, key: str, old: Node | None, new: Node | None) -> None:
         before = self._node_rows.pop(key, None)
         if new is not None:
-            self._node_rows[key] = node_row(new)
+            try:
+                self._node_rows[key] = node_row(new)
+            except Exception as error:  # nothing is promised on a node that cannot be read
+                log.error("node.unreadable", node=key, error=repr(error))
         if self._node_rows.get(key) != before:  # most changes of a node are heartbeats
             self._passes.add_after(PASS, TOGETHER)
 
@@ -161,6 +183,7 @@ class GangGate:
             gone = self._pod_rows.get(key)
             if gone is not None:
                 self._own_binds.pop(gone.uid, None)
+                self._remember(gone)
             self._set_pod(key, None)
             return
         row = pod_row(new)
@@ -169,6 +192,11 @@ class GangGate:
         elif row.uid in self._own_binds:  # an event from before our bind
             row = row.on(self._own_binds[row.uid])
         self._set_pod(key, row)
+
+    def _remember(self, row: PodRow) -> None:
+        """A member that has succeeded is done, also when its pod is deleted before its job ends."""
+        if row.phase == DONE and row.job_uid and row.attempt:
+            self._succeeded[row.job_uid][row.uid] = row
 
     def _set_pod(self, key: str, row: PodRow | None) -> None:
         before = self._pod_rows.pop(key, None)
@@ -192,22 +220,32 @@ class GangGate:
             for name, row in self._node_rows.items()
         )
         pods = tuple(row for row in self._pod_rows.values() if row.node and not row.over)
-        gangs = tuple(self._gang(w, now) for w in self.workloads.values())
+        covered = {
+            q.metadata.name: frozenset(r for group in q.spec.resource_groups for r in group.covered_resources)
+            for q in self.queues.values()
+        }
+        for over in self._succeeded.keys() - {w.spec.job.uid for w in self.workloads.values()}:
+            del self._succeeded[over]
+        gangs = tuple(self._gang(w, covered, now) for w in self.workloads.values())
         orphans = tuple(g for g in self.groups.values() if g.key not in self.workloads)
         return Snapshot(nodes, pods, gangs, orphans, self._times)
 
-    def _gang(self, workload: Workload, now: datetime) -> Gang:
+    def _gang(self, workload: Workload, covered: Mapping[str, frozenset[str]], now: datetime) -> Gang:
         key = workload.key
         capacity, planned_nodes = capacity_of(self.requests.get(key), workload)
         aside = self._aside_until.get(key)
+        admission = workload.status.admission
+        job = workload.spec.job.uid
+        gone = self._succeeded.get(job, {}).values()
         return Gang(
             workload,
-            self._demands[key],
+            self._demands.get(key) or demand_of(workload),
             self.groups.get(key),
-            tuple(self._pods_of_job.get(workload.spec.job.uid, {}).values()),
+            (*self._pods_of_job.get(job, {}).values(), *gone),
             capacity,
             planned_nodes,
             busy=key in self._plans or (aside is not None and aside > now),
+            covered=covered.get(admission.cluster_queue, frozenset()) if admission else frozenset(),
             bind_failure=self._failures.get(key),
         )
 
@@ -216,9 +254,9 @@ class GangGate:
     async def one_pass(self, key: str) -> float | None:
         """Decide and write. Returns the seconds after which to look again, None: when something changes."""
         now = self._clock()
-        for forgotten in [k for k in self._failures if k not in self.workloads]:
-            self._forget(forgotten)
         decision = decide(self.snapshot(now), now)
+        for gang, error in decision.faults:
+            log.error("gang.undecidable", gang=gang, error=error)
         creates = [s for s in decision.steps if isinstance(s, CreatePodGroup)]
         await asyncio.gather(*(self._guarded(s) for s in creates))
         for step in decision.steps:
@@ -232,25 +270,25 @@ class GangGate:
     async def _guarded(self, step: Step) -> bool:
         """Whether the step landed. A gang that the server refuses to have written is set aside, so that others go on.
 
-        Raises `Conflict` on an old view, and what ends the whole pass (`Unreachable`, lost leadership).
+        Raises `Conflict` on an old view, and what ends the whole pass and says nothing of the gang (`ServerError`,
+        `TooManyRequests`, `Unreachable`, lost leadership): the queue's back-off is for them.
         """
         group = step.group if isinstance(step, BindMembers) else step.new
         try:
             await self._perform(step)
-        except Conflict:
-            raise
         except NotFound:
             if isinstance(step, PutPodGroupStatus | PutPodGroupSpec):
                 self.groups.drop_own_delete(group.key, step.old.metadata.resource_version)
             return False
         except ApiError as error:
-            pause = min(LONGEST_ASIDE, FIRST_ASIDE * 2 ** self._refusals[group.key])
+            if not _is_about_the_object(error):
+                raise
+            pause = min(LONGEST_ASIDE, FIRST_ASIDE * 2 ** min(self._refusals[group.key], MOST_DOUBLINGS))
             self._refusals[group.key] += 1
             self._aside_until[group.key] = self._clock() + timedelta(seconds=pause)
             log.error("gang.refused", gang=group.key, step=type(step).__name__, error=str(error), again_in=pause)
             return False
-        if group.key in self._aside_until:
-            del self._aside_until[group.key], self._refusals[group.key]
+        self._take_back(group.key)
         return True
 
     async def _perform(self, step: Step) -> None:
@@ -324,7 +362,7 @@ class GangGate:
         if not refused:
             self._forget(key)
             return
-        pause = min(LONGEST_RETRY, FIRST_RETRY * 2 ** self._tries[key])
+        pause = min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(self._tries[key], MOST_DOUBLINGS))
         self._tries[key] += 1
         names = tuple(sorted(refused))
         retry_at = self._clock() + timedelta(seconds=pause)
@@ -341,7 +379,8 @@ class GangGate:
             return f"node {node} could not be read: {error}"
         if not row.ready:
             return f"node {node} is not ready"
-        why = closed(row, pod.tolerations, group.metadata.uid, standing=True)
+        bears_cordons = any(tolerates(t, CORDON) for t in pod.tolerations)
+        why = closed(row, group.metadata.uid, bears_cordons=bears_cordons, standing=True)
         if why:
             return f"node {node} is closed to this gang: {why.value}"
         return None if group.state is PodGroupState.BOUND else await self._rehearsed(pod, node)
@@ -401,5 +440,16 @@ class GangGate:
             self._set_pod(key, row.on(node))
 
     def _forget(self, key: str) -> None:
+        """Binds that were refused are of the past."""
         self._failures.pop(key, None)
         self._tries.pop(key, None)
+
+    def _take_back(self, key: str) -> None:
+        """The gang is set aside no longer."""
+        self._aside_until.pop(key, None)
+        self._refusals.pop(key, None)
+
+
+def _is_about_the_object(error: ApiError) -> bool:
+    """Whether the server will not have this very object, rather than nothing, or not now, or not in this version."""
+    return isinstance(error, Invalid | Forbidden) or error.status == TOO_LARGE

@@ -13,19 +13,22 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from pydantic import ValidationError
 
 from contracts.kinds.capacity import CapacityRequest, CapacityState
 from contracts.kinds.pod_group import PodClass, PodGroup
 from contracts.kinds.workload import PodSet, PodSetAssignment, Workload
+from contracts.matching import tolerates
 from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, Taint, Toleration
 from contracts.names import ATTEMPT_LABEL, HELD_FOR_ANNOTATION, POD_SET_LABEL, REMOVING_ANNOTATION
 from contracts.quantities import BadQuantity, format_resources, parse_resources
-from contracts.requests import pod_requests
+from contracts.requests import held_requests, pod_requests
 from layers.gang.unsupported import unsupported_fields
 
 PODS = "pods"
 """The resource name under which a node tells how many pods it takes."""
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
+CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect="NoSchedule")
 DONE = "Succeeded"
 FAILED = "Failed"
 
@@ -55,6 +58,8 @@ class PodRow:
     phase: str
     terminating: bool
     gated: bool
+    unsupported: tuple[str, ...]
+    """What it asks for and a placement would not honour; empty once it is bound."""
     job_uid: str
     attempt: str
     pod_set: str
@@ -85,6 +90,8 @@ class MemberClass:
     node_selector: Mapping[str, str]
     affinity: NodeSelector | None
     tolerations: tuple[Toleration, ...]
+    bears_cordons: bool = False
+    """Whether a cordon is tolerated, and counts as open."""
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -92,10 +99,13 @@ class MemberClass:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MemberClass) and self.key == other.key
 
-    @property
-    def requests(self) -> dict[str, int]:
-        """The amounts without the slot."""
-        return {r: n for r, n in self.amounts.items() if r != PODS}
+    def asking(self, amounts: Mapping[str, int]) -> MemberClass:
+        """The same, but for what it takes of a node."""
+        return replace(self, key=f"{self.key} {sorted(amounts.items())}", amounts=amounts)
+
+    def closed_by_cordons(self) -> MemberClass:
+        """The same, but without nodes that are cordoned."""
+        return replace(self, key=f"{self.key} uncordoned", bears_cordons=False) if self.bears_cordons else self
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,7 @@ class Gang:
 
     ``pods`` are all pods that its job controls, of every attempt. ``capacity`` and ``planned_nodes`` are those of the
     CapacityRequest when it answers the same reservation, NONE and 0 otherwise. ``busy``: binds are in flight, or a
-    write was just refused, so that the gang is left as it is.
+    write was just refused, so that the gang is left as it is. ``covered``: the resources of which its queue has quota.
     """
 
     workload: Workload
@@ -144,6 +154,7 @@ class Gang:
     capacity: CapacityState = CapacityState.NONE
     planned_nodes: int = 0
     busy: bool = False
+    covered: frozenset[str] = frozenset()
     bind_failure: BindFailure | None = None
 
     @property
@@ -206,8 +217,10 @@ def pod_row(pod: Pod) -> PodRow:
     """The row of a pod."""
     meta, spec = pod.metadata, pod.spec
     try:
-        amounts: dict[str, int] | None = {**pod_requests(spec), PODS: 1}
-    except BadQuantity:
+        # On a node it takes what it was given there, which a resize in place may have changed.
+        taken = held_requests(pod) if spec.node_name else pod_requests(spec)
+        amounts: dict[str, int] | None = {**taken, PODS: 1}
+    except (ValueError, ArithmeticError):
         amounts = None
     return PodRow(
         namespace=meta.namespace or "",
@@ -217,6 +230,7 @@ def pod_row(pod: Pod) -> PodRow:
         phase=pod.status.phase,
         terminating=meta.deletion_timestamp is not None,
         gated=bool(spec.scheduling_gates),
+        unsupported=() if spec.node_name else unsupported_fields(spec),
         job_uid=meta.controller.uid if meta.controller else "",
         attempt=meta.labels.get(ATTEMPT_LABEL, ""),
         pod_set=meta.labels.get(POD_SET_LABEL, ""),
@@ -246,9 +260,18 @@ def demand_of(workload: Workload) -> Demand:
             template = msgspec.convert(pod_set.template, PodTemplate)
             pod_sets.append(_pod_set_demand(pod_set, template.spec, assigned.get(pod_set.name)))
             unsupported += [(pod_set.name, path) for path in unsupported_fields(template.spec)]
-        except (BadQuantity, msgspec.ValidationError) as error:
-            unsupported.append((pod_set.name, str(error)))
+        except Exception as error:  # whatever a person wrote there, it is one gang's trouble alone
+            unsupported.append((pod_set.name, _words_of(error)))
     return Demand(tuple(pod_sets), tuple(unsupported))
+
+
+def _words_of(error: Exception) -> str:
+    """What is wrong with a template, in one bounded line."""
+    if isinstance(error, ValidationError):
+        said = "; ".join(f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors())
+    else:
+        said = str(error) or type(error).__name__
+    return " ".join(said.split())[:256]
 
 
 def _pod_set_demand(pod_set: PodSet, spec: PodSpec, assigned: PodSetAssignment | None) -> PodSetDemand:
@@ -261,12 +284,14 @@ def _pod_set_demand(pod_set: PodSet, spec: PodSpec, assigned: PodSetAssignment |
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
     requests = {r: n for r, n in pod_requests(spec).items() if r != PODS}
+    tolerations = tuple(msgspec.convert(raw_tolerations, list[Toleration]))
     members = MemberClass(
         key=json.dumps([sorted(requests.items()), sorted(selector.items()), raw_affinity, raw_tolerations]),
         amounts={**requests, PODS: 1},
         node_selector=selector,
         affinity=required_affinity(spec),
-        tolerations=tuple(msgspec.convert(raw_tolerations, list[Toleration])),
+        tolerations=tolerations,
+        bears_cordons=any(tolerates(t, CORDON) for t in tolerations),
     )
     wire = PodClass(
         pod_set=pod_set.name,

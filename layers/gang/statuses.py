@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -53,8 +53,8 @@ class Answer:
 class Writer:
     """Writes the statuses of one gang at one moment."""
 
-    def __init__(self, workload: Workload, group: PodGroup, now: datetime) -> None:
-        self._workload, self._group, self._now = workload, group, now
+    def __init__(self, workload: Workload, group: PodGroup, succeeded: Mapping[str, int], now: datetime) -> None:
+        self._workload, self._group, self._succeeded, self._now = workload, group, dict(succeeded), now
         self._attempt = workload.status.attempt
 
     def off(self, answer: Answer) -> PodGroupStatus:
@@ -139,6 +139,7 @@ class Writer:
             hold=hold_of(answer.shares),
             shortfall=answer.shortfall,
             bound=answer.bound,
+            succeeded=self._succeeded,
             verdict=verdict,
             history=history,
         )

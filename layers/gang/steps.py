@@ -47,7 +47,11 @@ Step: TypeAlias = CreatePodGroup | PutPodGroupSpec | PutPodGroupStatus | BindMem
 
 @dataclass(frozen=True)
 class Decision:
-    """The steps of one pass: each assumes that those before it have landed. ``wake_at``: decide again then."""
+    """The steps of one pass: each assumes that those before it have landed. ``wake_at``: decide again then.
+
+    ``faults``: gangs that could not be decided on, as (key of the Workload, the error).
+    """
 
     steps: tuple[Step, ...] = ()
     wake_at: datetime | None = None
+    faults: tuple[tuple[str, str], ...] = ()

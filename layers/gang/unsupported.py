@@ -16,6 +16,12 @@ def unsupported_fields(spec: PodSpec) -> tuple[str, ...]:
     Preferences are not among them: a pod without them runs as well.
     """
     found: list[str] = []
+    if spec.node_name:
+        found.append("spec.nodeName")  # its pods are on the node before anybody has asked
+    if spec.runtime_class_name:
+        found.append("spec.runtimeClassName")  # adds an overhead and a node selector to the pods
+    if spec.scheduling_gates:
+        found.append("spec.schedulingGates")
     affinity = spec.affinity
     if affinity:
         for name, terms in (("podAffinity", affinity.pod_affinity), ("podAntiAffinity", affinity.pod_anti_affinity)):

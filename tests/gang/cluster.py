@@ -42,6 +42,7 @@ class Cluster:
         self.groups: dict[str, PodGroup] = {}
         self.capacity: dict[str, tuple[CapacityState, int]] = {}
         self.failures: dict[str, BindFailure] = {}
+        self.covered: frozenset[str] = frozenset()
         self.refuse_binds_to: dict[str, str] = {}
         self.now = now
         self.times = times or Times()
@@ -183,7 +184,16 @@ class Cluster:
             mine = tuple(r for r in rows if r.job_uid == w.spec.job.uid)
             state, nodes = self.capacity.get(name, (CapacityState.NONE, 0))
             gangs.append(
-                Gang(w, self.demand(w), self.groups.get(name), mine, state, nodes, bind_failure=self.failures.get(name))
+                Gang(
+                    w,
+                    self.demand(w),
+                    self.groups.get(name),
+                    mine,
+                    state,
+                    nodes,
+                    covered=self.covered,
+                    bind_failure=self.failures.get(name),
+                )
             )
         orphans = tuple(g for name, g in self.groups.items() if name not in self.workloads)
         taking = tuple(r for r in rows if r.node and not r.over)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.workload import WorkloadState
+from contracts.mirrors import Pod
 from contracts.names import GPU
 from contracts.verdicts import Blocker, sentence
 from layers.gang.steps import BindMembers, PutPodGroupStatus
@@ -105,6 +107,7 @@ def test_a_gang_that_is_not_admitted_is_never_bound() -> None:
         pytest.param({"requests": {GPU: "lots"}}, "its requests are not the admitted ones", id="garbage"),
         pytest.param({"nodeSelector": {"x": "y"}}, "its node selector is not the admitted one", id="selector"),
         pytest.param({"schedulingGates": [{"name": "wait"}]}, "it has a scheduling gate", id="gated"),
+        pytest.param({"runtimeClassName": "vm"}, "spec.runtimeClassName was added to it", id="runtime-class"),
     ],
 )
 def test_a_pod_that_is_not_what_was_admitted_is_never_bound_and_is_named(
@@ -303,13 +306,149 @@ def test_finished_members_free_their_slots_and_count_as_done() -> None:
     cluster = bound()
     for k in range(3):
         cluster.change(f"train-main-{k}", phase="Succeeded")
-    before = len(cluster.steps)
     cluster.settle()
-    assert cluster.steps[before:] == [], "a member that finishes is no reason to write"
+    assert (cluster.hold(), cluster.group().status.succeeded) == ({"a": 1}, {"main": 3})
 
     cluster.add(a_workload("next", count=7))
     cluster.settle()
     assert (cluster.state("next"), cluster.state()) == (PodGroupState.PLACED, PodGroupState.BOUND)
+
+
+def done_on(cluster: Cluster, node: str) -> Cluster:
+    """All members on ``node`` succeed."""
+    for key, pod in list(cluster.pods.items()):
+        if pod.spec.node_name == node:
+            cluster.change(key, phase="Succeeded")
+    return cluster
+
+
+def test_the_slots_of_finished_members_are_given_up_where_they_were_before_another_gang_is_placed_there() -> None:
+    cluster = done_on(bound(a_node("a", gpus=2), a_node("b", gpus=2)), "a")
+    cluster.add(a_workload("next", count=2, priority=5))
+    cluster.one_pass()
+    steps = cluster.one_pass()
+
+    written = [(s.new.metadata.name, s.new.state) for s in steps if isinstance(s, PutPodGroupStatus)]
+    assert written == [("next", PodGroupState.PLACED)]
+    assert (cluster.hold(), cluster.hold("next")) == ({"b": 2}, {"a": 2})
+    cluster.admit("next")
+    cluster.settle()
+
+    cluster.change(next(k for k, p in cluster.pods.items() if p.spec.node_name == "b"), phase="Failed")
+    cluster.settle()
+    assert (cluster.state("next"), cluster.hold("next")) == (PodGroupState.PLACED, {"a": 2})
+    cluster.member("train", "replacement", "main", a_pod_spec())
+    cluster.settle()
+    assert (cluster.reason(), cluster.bound()) == ("Bound", {"b": 2})
+
+
+def test_a_replacement_is_never_bound_where_its_gang_holds_nothing_any_more() -> None:
+    cluster = done_on(bound(a_node("a", gpus=2), a_node("b", gpus=2)), "a").settle()
+    cluster.add(a_workload("next", count=2))
+    cluster.settle()
+    cluster.admit("next")
+    cluster.members("next")
+    cluster.settle()
+    assert (cluster.state("next"), cluster.bound("next")) == (PodGroupState.BOUND, {"a": 2})
+
+    leaving = next(k for k, p in cluster.pods.items() if p.spec.node_name == "b")
+    cluster.change(leaving, deleted_at=NOW)
+    cluster.member("train", "replacement", "main", a_pod_spec())
+    cluster.settle()
+    assert cluster.pods["replacement"].spec.node_name == ""
+    del cluster.pods[leaving]
+    cluster.settle()
+    assert cluster.pods["replacement"].spec.node_name == "b"
+
+
+def test_pods_beyond_what_is_outstanding_are_not_bound() -> None:
+    cluster = done_on(bound(a_node("a", gpus=2), a_node("b", gpus=2)), "a").settle()
+    cluster.members("train", 8)
+    cluster.settle()
+
+    assert cluster.bound() == {"b": 2}
+
+
+@pytest.mark.parametrize("age", [100, -100])
+def test_a_member_that_has_succeeded_needs_no_slot_again_when_its_pod_is_deleted(age: float) -> None:
+    cluster = done_on(bound(a_node("a", gpus=2), a_node("b", gpus=2)), "a").settle()
+    cluster.add(a_workload("next", count=2, age=age))
+    cluster.settle()
+    cluster.admit("next")
+    cluster.settle()
+    for key in [k for k, p in cluster.pods.items() if p.status.phase == "Succeeded"]:
+        del cluster.pods[key]
+    cluster.settle()
+
+    assert (cluster.reason(), cluster.hold()) == ("Bound", {"b": 2})
+    assert (cluster.state("next"), cluster.hold("next")) == (PodGroupState.PLACED, {"a": 2})
+
+
+def test_a_rolled_back_gang_holds_nothing_for_members_that_had_succeeded() -> None:
+    cluster = bound(a_node("a", gpus=2), a_node("b", gpus=2))
+    stored = cluster.group()
+    conditions = tuple(c for c in stored.status.conditions if c.type != "Bound")
+    rolled = stored.status.conditions[0].but(type="RolledBack", status="True")
+    cluster.groups["train"] = stored.but(status=stored.status.but(conditions=(*conditions, rolled)))
+    done_on(cluster, "a").settle()
+    assert (cluster.state(), cluster.hold()) == (PodGroupState.ROLLED_BACK, {"b": 2})
+
+    for key in [k for k, p in cluster.pods.items() if p.status.phase == "Succeeded"]:
+        del cluster.pods[key]
+    cluster.add(a_workload("next", count=2))
+    cluster.settle()
+    assert cluster.hold("next") == {"a": 2}
+
+
+# ---- requests that a LimitRange adds --------------------------------------------------------------------------------
+
+
+def with_cpu(cluster: Cluster, cpu: str = "4", name: str = "train") -> Cluster:
+    """Members as a LimitRange makes them whose namespace has a default for CPU."""
+    for key in cluster.members(name):
+        raw = msgspec.to_builtins(cluster.pods[key])
+        raw["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
+        cluster.pods[key] = msgspec.convert(raw, Pod)
+    return cluster.settle()
+
+
+def test_members_with_a_request_that_their_template_does_not_name_are_bound_and_it_counts_on_the_node() -> None:
+    cluster = with_cpu(admitted(a_node("a", gpus=8, cpu=20)))
+    assert (cluster.state(), cluster.bound()) == (PodGroupState.BOUND, {"a": 4})
+
+    cluster.add(a_workload("next", count=1, spec=a_pod_spec(a_container({"cpu": "5"}))))
+    cluster.settle()
+    assert [(b.resource, b.available) for b in blockers(cluster, "next")] == [("cpu", 4000)]
+
+
+def test_a_lost_members_slot_stays_as_large_as_its_replacement_will_be() -> None:
+    cluster = with_cpu(admitted(a_node("a", gpus=8, cpu=20)))
+    del cluster.pods["train-main-0"]
+    cluster.add(a_workload("next", count=1, spec=a_pod_spec(a_container({"cpu": "5"}))))
+    cluster.settle()
+
+    assert cluster.state("next") is PodGroupState.UNPLACED
+
+
+def test_added_requests_for_which_the_nodes_have_no_room_move_the_gang_or_roll_it_back_with_their_numbers() -> None:
+    cluster = with_cpu(admitted(a_node("a", gpus=4, cpu=8), a_node("b", gpus=8, cpu=16)))
+    assert (cluster.state(), cluster.bound()) == (PodGroupState.BOUND, {"a": 2, "b": 2})
+
+    cluster = with_cpu(admitted(a_node("a", gpus=8, cpu=15)))
+    assert (cluster.state(), cluster.bound()) == (PodGroupState.ROLLED_BACK, {})
+    assert [(b.reason, b.resource, b.requested, b.available) for b in blockers(cluster)] == [
+        ("InsufficientNodes", "cpu", 16000, 15000)
+    ]
+
+
+def test_an_added_request_of_which_the_queue_has_quota_is_not_bound_and_is_named() -> None:
+    cluster = admitted()
+    cluster.covered = frozenset({GPU, "cpu"})
+    with_cpu(cluster)
+
+    said = "it asks for cpu, of which its queue has quota and its job names none"
+    assert [(b.reason, b.available, b.detail) for b in blockers(cluster)] == [("MembersMissing", 0, said)]
+    assert cluster.bound() == {}
 
 
 def test_a_second_attempt_needs_only_what_has_not_succeeded_yet() -> None:

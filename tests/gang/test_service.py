@@ -1,0 +1,169 @@
+"""What the gang gate remembers between passes, and what a refusal of the server means to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from contracts.kinds.pod_group import PodGroup
+from contracts.kinds.workload import Workload
+from contracts.mirrors import Pod
+from layers.gang.service import GangGate
+from layers.gang.snapshot import BindFailure, pod_row
+from layers.gang.steps import BindMembers, PutPodGroupStatus
+from layers.runtime.api import Api
+from layers.runtime.errors import ServerError
+from layers.runtime.metering import Meters
+from layers.runtime.process import Runtime
+from layers.runtime.serving import Health
+from layers.runtime.settings import Settings
+from layers.runtime.tracing import SpanSink
+from tests.builders import NOW, a_node, a_pod, a_pod_group, a_pod_spec, a_workload
+from tests.runtime.wire import Wire, refuses, says
+
+STATUS = "/apis/trigate.dev/v1alpha1/namespaces/team/podgroups/train/status"
+
+
+@pytest.fixture
+async def gate(api: Api) -> AsyncIterator[GangGate]:
+    """A gate whose clock stands still and whose passes are run by the test."""
+    meters = Meters()
+    runtime = Runtime("gang", api, Settings(), SpanSink((), meters), meters, Health(), "one")
+    made = GangGate(runtime, clock=lambda: NOW)
+    for cache, listener in (
+        (made.workloads, made._on_workload),
+        (made.pods, made._on_pod),
+        (made.nodes, made._on_node),
+    ):
+        cache.listen(listener)  # type: ignore[arg-type]  # each listener is of its own cache
+    yield made
+    made._passes.close()
+    made._binds.close()
+
+
+def at(version: int, obj: Any) -> Any:
+    """The object as the server stores it in its ``version``."""
+    if isinstance(obj, Workload | PodGroup):
+        return obj.but(metadata=obj.metadata.but(resource_version=str(version)))
+    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, resource_version=str(version)))
+
+
+def a_member(name: str, version: int = 1, **fields: Any) -> Pod:
+    labels = {"trigate.dev/attempt": "1", "trigate.dev/pod-set": "main"}
+    fields.setdefault("node", "a")
+    pod: Pod = at(version, a_pod(name, labels=labels, owner={"uid": "job-train", "name": "train"}, **fields))
+    return pod
+
+
+def a_write(gate: GangGate) -> PutPodGroupStatus:
+    old = at(7, a_pod_group("train"))
+    gate.groups.put_seen(old)
+    return PutPodGroupStatus(old.but(status=old.status.but(bound=1)), old)
+
+
+@pytest.mark.parametrize(("status", "reason"), [(422, "Invalid"), (403, "Forbidden"), (413, "RequestEntityTooLarge")])
+async def test_a_gang_that_the_server_will_not_have_is_set_aside_alone(
+    gate: GangGate, wire: Wire, status: int, reason: str
+) -> None:
+    gate.workloads.put_seen(at(1, a_workload(count=1)))
+    step = a_write(gate)
+    wire.on("PUT", STATUS, refuses(status, reason))
+
+    assert await gate._guarded(step) is False
+    (gang,) = gate.snapshot(NOW).gangs
+    assert gang.busy
+
+
+@pytest.mark.parametrize("status", [500, 503, 504])
+async def test_a_server_in_trouble_says_nothing_of_the_gang_whose_write_it_lost(
+    gate: GangGate, wire: Wire, status: int
+) -> None:
+    gate.workloads.put_seen(at(1, a_workload(count=1)))
+    step = a_write(gate)
+    wire.on("PUT", STATUS, refuses(status, "InternalError"))
+
+    with pytest.raises(ServerError):
+        await gate._guarded(step)
+    (gang,) = gate.snapshot(NOW).gangs
+    assert not gang.busy
+
+
+async def test_a_gang_is_set_aside_for_a_minute_at_most_however_often_it_is_refused(gate: GangGate, wire: Wire) -> None:
+    gate.workloads.put_seen(at(1, a_workload(count=1)))
+    step = a_write(gate)
+    gate._refusals["team/train"] = 5000
+    wire.on("PUT", STATUS, refuses(422, "Invalid"))
+    await gate._guarded(step)
+
+    assert gate.snapshot(NOW + timedelta(seconds=59)).gangs[0].busy
+    assert not gate.snapshot(NOW + timedelta(seconds=60)).gangs[0].busy
+
+
+async def test_refused_binds_are_tried_again_within_two_seconds_however_often_they_were(
+    gate: GangGate, wire: Wire
+) -> None:
+    gate.workloads.put_seen(at(1, a_workload(count=1)))
+    gate.pods.put_seen(a_member("one", node=""))
+    gate._tries["team/train"] = 5000
+    wire.on("GET", "/api/v1/nodes/a", says(msgspec.to_builtins(a_node("a", ready=False), str_keys=True)))
+    (row,) = gate.snapshot(NOW).gangs[0].pods
+    gate._plans["team/train"] = BindMembers(a_pod_group("train"), 1, ((row, "a"),))
+    await gate.bind_gang("team/train")
+
+    failure = gate.snapshot(NOW).gangs[0].bind_failure
+    assert failure == BindFailure(1, ("one",), "node a is not ready", NOW + timedelta(seconds=2))
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param((None,), id="deleted"),
+        pytest.param((a_workload(count=1, attempt=2),), id="next attempt"),
+        pytest.param((None, a_workload(count=1)), id="made anew"),
+    ],
+)
+async def test_what_was_refused_is_forgotten_with_the_attempt_and_with_the_workload(
+    gate: GangGate, wire: Wire, after: tuple[Workload | None, ...]
+) -> None:
+    old = at(1, a_workload(count=1))
+    gate.workloads.put_seen(old)
+    wire.on("PUT", STATUS, refuses(422, "Invalid"))
+    await gate._guarded(a_write(gate))
+    gate._tries["team/train"] = 3
+    gate._failures["team/train"] = BindFailure(1, ("one",), "no", NOW)
+    for version, workload in enumerate(after, 2):
+        gate.workloads.drop_seen(at(version, old)) if workload is None else gate.workloads.put_seen(
+            at(version, workload)
+        )
+
+    assert [(g.busy, g.bind_failure) for g in gate.snapshot(NOW).gangs] == [(False, None)] * (after[-1] is not None)
+    assert not gate._tries
+    assert not gate._refusals
+
+
+async def test_a_template_that_cannot_be_read_stops_no_watch(gate: GangGate) -> None:
+    gate.workloads.put_seen(at(1, a_workload(spec=a_pod_spec(nodeSelector={"zone": "x" * 70}))))
+
+    (gang,) = gate.snapshot(NOW).gangs
+    assert [name for name, _ in gang.demand.unsupported] == ["main"]
+
+
+async def test_a_member_that_has_succeeded_is_remembered_when_its_pod_is_deleted_until_its_workload_is(
+    gate: GangGate,
+) -> None:
+    workload, done = at(1, a_workload(count=2)), a_member("one", phase="Succeeded")
+    gate.workloads.put_seen(workload)
+    gate.pods.put_seen(done)
+    gate.pods.put_seen(a_member("two", 2, phase="Running"))
+    for version, name in ((3, "one"), (4, "two")):
+        gate.pods.drop_seen(a_member(name, version))
+    assert gate.snapshot(NOW).gangs[0].pods == (pod_row(done),)
+
+    gate.workloads.drop_seen(at(5, workload))
+    assert gate.snapshot(NOW).gangs == ()
+    gate.workloads.put_seen(at(6, workload))
+    assert gate.snapshot(NOW).gangs[0].pods == ()

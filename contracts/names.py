@@ -28,6 +28,8 @@ WORKLOAD_FINALIZER = "trigate.dev/workload"
 """On a Workload: it outlives its deleted Job until its charge may end."""
 NODE_CLAIM_FINALIZER = "trigate.dev/termination"
 """On a NodeClaim: it outlives its deletion until the instance is terminated."""
+CAPACITY_REQUEST_FINALIZER = "trigate.dev/purchase"
+"""On a CapacityRequest: it outlives its deletion until nothing that was bought for it is in flight."""
 
 SCHEDULER_NAME = "trigate"
 SYSTEM_NAMESPACE = "trigate-system"

@@ -83,9 +83,12 @@ def cases(world: Snapshot) -> list[Case]:
             own.setdefault(request.key, []).append(claim)
     found = []
     for key in sorted({*world.pod_groups, *world.requests}):
-        group = world.pod_groups.get(key)
+        group, request = world.pod_groups.get(key), world.requests.get(key)
+        maker = request.metadata.controller if request else None
+        if group is not None and maker is not None and maker.uid != group.metadata.uid:
+            group = None  # the request of a former PodGroup of this name, which goes first
         workload = world.workload_of(group) if group else world.workloads.get(key)
-        found.append(Case(key, workload, group, world.requests.get(key), tuple(own.get(key, ()))))
+        found.append(Case(key, workload, group, request, tuple(own.get(key, ()))))
     return sorted(found, key=lambda case: _rank(case.workload, case.key))
 
 

@@ -19,6 +19,7 @@ from contracts.kinds.capacity import (
 )
 from contracts.kinds.pod_group import PodGroup, PodGroupState
 from contracts.kinds.workload import Workload, WorkloadState
+from contracts.names import CAPACITY_REQUEST_FINALIZER
 from contracts.reasons import Reason
 from layers.provisioning.cases import Case, is_charged, is_over
 from layers.provisioning.catalog import OfferingKey
@@ -40,7 +41,15 @@ from layers.provisioning.statuses import (
     releasing,
     remembered,
 )
-from layers.provisioning.steps import CreateClaim, CreateRequest, PutRequestSpec, PutRequestStatus, Step
+from layers.provisioning.steps import (
+    CreateClaim,
+    CreateRequest,
+    KeepRequest,
+    LetRequestGo,
+    PutRequestSpec,
+    PutRequestStatus,
+    Step,
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,20 @@ class Outcome:
 
 def next_steps(case: Case, world: Snapshot, market: Market, usage: Usage, now: datetime) -> Outcome:
     """What is to be written for the purchase now: one status at most. ``usage`` counts against the limits."""
+    outcome = _next_steps(case, world, market, usage, now)
+    if not outcome.steps and case.request is not None and _may_go(case, case.request):
+        return Outcome((LetRequestGo(case.request),), outcome.taken)
+    return outcome
+
+
+def _may_go(case: Case, request: CapacityRequest) -> bool:
+    """Whether the finalizer has done its work: the purchase is over, or never began and the request is deleted."""
+    ended = request.state in (CapacityState.FAILED, CapacityState.RELEASED) or request.metadata.deletion_timestamp
+    kept = CAPACITY_REQUEST_FINALIZER in request.metadata.finalizers
+    return bool(kept and ended and not request.in_flight and not case.own)
+
+
+def _next_steps(case: Case, world: Snapshot, market: Market, usage: Usage, now: datetime) -> Outcome:
     request, workload, group = case.request, case.workload, case.group
     if request is not None:
         over = is_over(workload, request.status.reservation)
@@ -88,7 +111,7 @@ def _planning(
     request, shortfall = case.request, group.status.shortfall
     if request is None:
         return Outcome((CreateRequest(new_request(group)),))
-    if request.status.reservation > reservation:
+    if request.status.reservation > reservation or request.metadata.deletion_timestamp:
         return Outcome()
     if request.spec.pod_classes != shortfall:
         return Outcome((PutRequestSpec(request.but(spec=request.spec.but(pod_classes=shortfall)), request),))
@@ -98,6 +121,8 @@ def _planning(
         return _put(request, answer)
     if isinstance(found, Refusal) or not _may_launch(workload, group, world):
         return Outcome()
+    if CAPACITY_REQUEST_FINALIZER not in request.metadata.finalizers:
+        return Outcome((KeepRequest(request),), consumption(found))
     return _put(request, launching(request, workload, answer.status.plan, now), consumption(found))
 
 
@@ -126,6 +151,9 @@ def _in_flight(
     bound = group is not None and group.status.reservation == reservation and group.state is PodGroupState.BOUND
     if bound:
         return _put(request, released(case, request, now)) if not case.own else Outcome()
+    if request.metadata.deletion_timestamp:
+        unwanted = tuple(failed_node(n, Reason.NODE_LOST, "the request was deleted") for n in request.status.plan)
+        return _put(request, releasing(case, request, workload, unwanted, now))
     intends = request.state is CapacityState.LAUNCHING
     if intends:
         if case.key not in world.reads.workloads:

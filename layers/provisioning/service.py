@@ -23,7 +23,7 @@ from contracts.kinds.pod_group import PodGroup
 from contracts.kinds.pools import KwokNodeClass, NodePool
 from contracts.kinds.workload import Workload
 from contracts.mirrors import Node, Pod
-from contracts.names import NODE_CLAIM_FINALIZER, NODE_CLAIM_LABEL, REMOVING_ANNOTATION
+from contracts.names import CAPACITY_REQUEST_FINALIZER, NODE_CLAIM_FINALIZER, NODE_CLAIM_LABEL, REMOVING_ANNOTATION
 from contracts.reasons import Reason
 from contracts.traces import trace_id
 from contracts.verdicts import Blocker
@@ -38,6 +38,12 @@ from layers.provisioning.steps import (
     CreateRequest,
     DeleteClaim,
     Fault,
+    HoldNode,
+    KeepNode,
+    KeepRequest,
+    LetRequestGo,
+    LiftHold,
+    MarkRemoving,
     PutClaimStatus,
     PutPoolStatus,
     PutRequestSpec,
@@ -50,7 +56,7 @@ from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
 from layers.runtime.resources import NODES, PODS, resource_of
 from layers.runtime.watching import Cache, Watcher
-from layers.runtime.writing import patch_tested, remove_finalizer, write_status
+from layers.runtime.writing import add_finalizer, patch_tested, remove_finalizer, write_status
 
 log = structlog.get_logger(__name__)
 
@@ -218,7 +224,7 @@ class ProvisioningGate:
         )
 
     async def _reads(self, world: Snapshot) -> tuple[Reads, dict[str, Node]]:
-        """What must be read as it is now: Workloads of purchases to be launched; before a removal holds, pods and nodes.
+        """What must be read as it is now: Workloads of purchases to be launched; holds, pods, nodes before a removal.
 
         The snapshot is older: every intent in it (Launching, the removing cordon) stands in the API already.
         """
@@ -311,6 +317,10 @@ class ProvisioningGate:
             case PutRequestStatus(new, old):
                 stored = await write_status(self._api, self.requests, REQUESTS, new, old)
                 self._tell(stored, old)
+            case KeepRequest(old):
+                await add_finalizer(self._api, self.requests, REQUESTS, old, CAPACITY_REQUEST_FINALIZER)
+            case LetRequestGo(old):
+                await remove_finalizer(self._api, self.requests, REQUESTS, old, CAPACITY_REQUEST_FINALIZER)
             case PutPoolStatus(new, old):
                 await write_status(self._api, self.pools, POOLS, new, old)
             case CreateClaim(new):
@@ -464,7 +474,7 @@ def _key_of(step: Step) -> str:
     match step:
         case CreateRequest(new) | CreateClaim(new):
             return new.key
-        case PutRequestSpec() | PutRequestStatus() | PutPoolStatus() | PutClaimStatus() | DeleteClaim():
-            return step.old.key
-        case _:
+        case HoldNode() | LiftHold() | MarkRemoving() | KeepNode():
             return step.node.key
+        case _:
+            return step.old.key

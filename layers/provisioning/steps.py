@@ -34,6 +34,20 @@ class PutRequestStatus:
 
 
 @dataclass(frozen=True)
+class KeepRequest:
+    """Put the finalizer on a request before anything is bought for it, so that whoever asks for it finds it."""
+
+    old: CapacityRequest
+
+
+@dataclass(frozen=True)
+class LetRequestGo:
+    """Take the finalizer away: nothing that was bought for the request is in flight any more."""
+
+    old: CapacityRequest
+
+
+@dataclass(frozen=True)
 class PutPoolStatus:
     new: NodePool
     old: NodePool
@@ -88,7 +102,15 @@ class KeepNode:
 
 NodeStep = HoldNode | LiftHold | MarkRemoving | KeepNode
 Step = (
-    CreateRequest | PutRequestSpec | PutRequestStatus | PutPoolStatus | CreateClaim | PutClaimStatus | DeleteClaim
+    CreateRequest
+    | PutRequestSpec
+    | PutRequestStatus
+    | KeepRequest
+    | LetRequestGo
+    | PutPoolStatus
+    | CreateClaim
+    | PutClaimStatus
+    | DeleteClaim
 ) | NodeStep
 
 

@@ -17,7 +17,7 @@ from contracts.kinds.pod_group import PodClass, PodGroup, PodGroupState
 from contracts.kinds.pools import KwokNodeClass, NodePool
 from contracts.kinds.workload import ChargeCause, Workload, WorkloadState
 from contracts.mirrors import Node, Pod
-from contracts.names import NODE_CLAIM_LABEL
+from contracts.names import CAPACITY_REQUEST_FINALIZER, NODE_CLAIM_LABEL
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker
 from layers.provisioning import lifecycle
@@ -35,6 +35,8 @@ from layers.provisioning.steps import (
     Fault,
     HoldNode,
     KeepNode,
+    KeepRequest,
+    LetRequestGo,
     LiftHold,
     MarkRemoving,
     PutClaimStatus,
@@ -173,6 +175,14 @@ class Cloud:
             case PutRequestStatus(new, old):
                 assert self.requests[old.key] == old
                 self.requests[old.key] = new
+            case KeepRequest(old):
+                meta = old.metadata.but(finalizers=(*old.metadata.finalizers, CAPACITY_REQUEST_FINALIZER))
+                self.requests[old.key] = old.but(metadata=meta)
+            case LetRequestGo(old):
+                assert old.metadata.finalizers == (CAPACITY_REQUEST_FINALIZER,)
+                self.requests[old.key] = old.but(metadata=old.metadata.but(finalizers=()))
+                if old.metadata.deletion_timestamp:
+                    del self.requests[old.key]
             case PutPoolStatus(new, old):
                 self.pools[old.key] = new
             case CreateClaim(new):
@@ -188,6 +198,16 @@ class Cloud:
             case HoldNode() | LiftHold() | MarkRemoving() | KeepNode():
                 name = step.node.metadata.name
                 self.nodes[name] = patched(self.nodes[name], node_operations(step))
+
+    def delete_all(self, name: str = "train") -> None:
+        """The namespace goes: what no finalizer keeps is gone, and the queue gate ends the attempt."""
+        self.evict(name)
+        self.groups.pop(f"team/{name}", None)
+        request = self.requests.get(f"team/{name}")
+        if request is not None and request.metadata.finalizers:
+            self.requests[request.key] = request.but(metadata=request.metadata.but(deletion_timestamp=self.now))
+        elif request is not None:
+            del self.requests[request.key]
 
     def delete_claim(self, name: str) -> None:
         claim = self.claims[name]
@@ -283,6 +303,9 @@ class Cloud:
                 assert used.get(name, {}).get(resource, 0) <= limit, f"pool {name} above its limit of {resource}"
         for claim in self.claims.values():
             owner = claim.spec.owner
+            assert stands(claim) or not claim.held or f"{owner.namespace}/{owner.capacity_request}" in self.requests, (
+                "in flight, and its request is gone"
+            )
             request = self.requests.get(f"{owner.namespace}/{owner.capacity_request}")
             if request and request.state in (CapacityState.FAILED, CapacityState.RELEASED) and claim.held:
                 assert request.status.reservation != owner.reservation, "ended with a sibling in flight"

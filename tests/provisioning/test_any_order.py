@@ -12,10 +12,8 @@ from tests.builders import a_node_class, a_node_pool, a_pod_class, an_instance_t
 from tests.provisioning.cloud import Cloud
 
 GANGS = ("a", "b", "c")
-EVENTS = st.lists(
-    st.tuples(st.sampled_from(["charge", "evict", "bind", "lose", "delete", "retry", "later"]), st.integers(0, 2)),
-    max_size=12,
-)
+HAPPENINGS = ("charge", "evict", "bind", "lose", "delete", "retry", "later", "forget")
+EVENTS = st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 2)), max_size=12)
 
 
 def two_pools(limit: int, stock: int, slow: int) -> Cloud:
@@ -34,14 +32,16 @@ def happen(cloud: Cloud, event: str, name: str) -> None:
     workload = cloud.workloads[f"team/{name}"]
     match event:
         case "charge" if workload.state is WorkloadState.RESERVED:
-            if cloud.requests[f"team/{name}"].state is CapacityState.PLANNED:
+            if f"team/{name}" in cloud.requests and cloud.state(name) is CapacityState.PLANNED:
                 cloud.charge(name)
         case "evict" if workload.state is not WorkloadState.ENDING:
             cloud.evict(name)
         case "bind" if workload.state is WorkloadState.CHARGED:
             own = [n for n, c in cloud.claims.items() if c.spec.owner.capacity_request == name and c.initialized]
-            if cloud.state(name) is CapacityState.LAUNCHED:
+            if f"team/{name}" in cloud.requests and cloud.state(name) is CapacityState.LAUNCHED:
                 cloud.bind(name, dict.fromkeys(own, 1))
+        case "forget":
+            cloud.delete_all(name)
         case "lose" if cloud.nodes:
             del cloud.nodes[min(cloud.nodes)]
         case "delete" if cloud.claims:
@@ -71,9 +71,8 @@ def test_no_limit_is_exceeded_and_in_the_end_nothing_is_left(
     for name in GANGS:
         if cloud.workloads[f"team/{name}"].state is not WorkloadState.ENDING:
             cloud.evict(name)
-        cloud.groups[f"team/{name}"] = cloud.groups[f"team/{name}"].but(
-            status=cloud.groups[f"team/{name}"].status.but(hold=())
-        )
+        if group := cloud.groups.get(f"team/{name}"):
+            cloud.groups[group.key] = group.but(status=group.status.but(hold=()))
     cloud.later(20, step=5)
 
     assert (cloud.claims, cloud.nodes) == ({}, {})

@@ -11,7 +11,7 @@ from contracts.kinds.capacity import CapacityState, Feasibility
 from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.pools import NodePool
 from contracts.kinds.workload import ChargeCause, WorkloadState
-from contracts.names import GPU, HELD_FOR_ANNOTATION
+from contracts.names import CAPACITY_REQUEST_FINALIZER, GPU, HELD_FOR_ANNOTATION
 from contracts.quantities import BadQuantity
 from contracts.reasons import Passed, Reason
 from layers.provisioning.decide import decide
@@ -353,6 +353,57 @@ def test_a_purchase_whose_gang_is_gone_is_given_back(claims: bool) -> None:
     assert (cloud.state(), cloud.claims, cloud.nodes) == (CapacityState.FAILED, {}, {})
 
 
+@pytest.mark.parametrize("passes", range(9))
+def test_a_purchase_is_seen_to_be_in_flight_until_its_last_claim_is_gone_whatever_is_deleted(passes: int) -> None:
+    cloud = Cloud(a_node_pool(consolidate_after="5s"), a_node_class("kwok", an_instance_type(launchDelay="30s")))
+    cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
+    for _ in range(passes):
+        cloud.pass_once()
+    cloud.delete_all()
+    seen_in_flight = True
+    for _ in range(9):
+        cloud.pass_once()
+        cloud.live()
+        request = cloud.requests.get("team/train")
+        seen_in_flight &= not cloud.claims or (request is not None and request.in_flight)
+    cloud.settle()
+
+    assert seen_in_flight
+    assert (cloud.requests, cloud.claims, cloud.launches) == ({}, {}, [])
+
+
+def test_a_request_that_is_deleted_under_a_living_gang_gives_its_purchase_back_and_is_made_anew() -> None:
+    cloud = Cloud(a_node_pool(consolidate_after="5s"), a_node_class())
+    cloud.gang("train", a_pod_class(2), state=WorkloadState.CHARGED)
+    cloud.settle()
+    first = cloud.requests["team/train"]
+    cloud.requests[first.key] = first.but(metadata=first.metadata.but(deletion_timestamp=NOW))
+    states = []
+    while cloud.pass_once() or cloud.live():
+        if "team/train" in cloud.requests:
+            states.append(cloud.state())
+
+    assert [s for s, before in zip(states, [None, *states], strict=False) if s is not before][:3] == [
+        CapacityState.RELEASING, CapacityState.FAILED, CapacityState.NONE,
+    ]  # fmt: skip
+    assert (cloud.requests["team/train"].metadata.deletion_timestamp, cloud.state()) == (None, CapacityState.LAUNCHED)
+
+
+def test_a_finalizer_stands_only_while_it_is_needed() -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(1))
+    cloud.settle()
+    planned = cloud.requests["team/train"].metadata.finalizers
+    cloud.charge()
+    cloud.settle()
+    bought = cloud.requests["team/train"].metadata.finalizers
+    cloud.bind(hold={node_name("train", 0): 1})
+    cloud.settle()
+
+    assert (planned, bought) == ((), (CAPACITY_REQUEST_FINALIZER,))
+    assert cloud.requests["team/train"].metadata.finalizers == ()
+
+
 def test_an_endless_idle_time_is_only_very_long() -> None:
     cloud = Cloud(a_node_pool(consolidate_after="99999999999999999999h"), a_node_class())
     cloud.gang("train", a_pod_class(), state=WorkloadState.CHARGED)
@@ -508,7 +559,7 @@ def test_a_name_that_another_claim_has_is_a_dead_node_and_the_next_name_is_taken
     while cloud.requests.get("team/train") is None or cloud.state() is not CapacityState.LAUNCHING:
         cloud.pass_once()
     created = next(s.new for s in cloud.decide().steps if isinstance(s, CreateClaim))
-    foreign = created.spec.but(owner=created.spec.owner.but(pod_group_uid="other", capacity_request="other"))
+    foreign = created.spec.but(owner=created.spec.owner.but(pod_group_uid="other", reservation=7))
     cloud.claims[created.key] = created.but(
         spec=foreign, metadata=created.metadata.but(uid="foreign", creation_timestamp=NOW)
     )

@@ -91,7 +91,18 @@ class ClusterQueueSpec(Contract):
     namespace_selector: LabelSelector | None = Field(
         default=None, description="Namespaces whose LocalQueues may use this queue; absent or empty: all."
     )
-    resource_groups: Annotated[tuple[ResourceGroup, ...], Field(max_length=8)] = ()
+    resource_groups: Annotated[tuple[ResourceGroup, ...], Field(max_length=8)] = Field(
+        default=(),
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "self.all(g, g.coveredResources.all(r, "
+                    "self.filter(h, r in h.coveredResources).size() == 1))",
+                    "message": "a resource may be covered by one resource group only: take it out of the others",
+                }
+            ]
+        },
+    )
     stop_policy: StopPolicy = StopPolicy.NONE
     max_overtakes: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=DEFAULT_MAX_OVERTAKES,

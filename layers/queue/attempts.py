@@ -73,13 +73,18 @@ def lost(workload: Workload, reason: str, message: str, now: datetime) -> Worklo
     )
 
 
-def charged(workload: Workload, cause: ChargeCause, now: datetime) -> Workload:
-    """Quota is charged. A gang that was charged already only changes the cause."""
+def charged(workload: Workload, cause: ChargeCause, now: datetime, *, waits: bool = True) -> Workload:
+    """Quota is charged. A gang that was charged already only changes the cause.
+
+    ``waits``: for its nodes, a state of its own; one that is admitted in the same write never was in it.
+    """
     said = {
         ChargeCause.PLACED: "nodes are promised to the gang",
         ChargeCause.PLANNED: "the missing nodes can be bought",
     }[cause]
     moved = _conditions(workload, now, (QUOTA_CHARGED, True, cause, said))
+    if not waits:
+        return moved
     attempt = moved.status.attempt
     return moved.but(
         status=moved.status.but(history=moved.status.history.moved(CAPACITY_HOLD, now=now, attempt=attempt))

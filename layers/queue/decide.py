@@ -8,11 +8,14 @@ when the write has landed; what it charges counts at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from contracts.base import ObjectMeta, OwnerReference
 from contracts.conditions import find, is_true
-from contracts.kinds import CapacityRequest, PodGroup, Workload
+from contracts.kinds import CapacityRequest, ClusterQueue, PodGroup, Workload
 from contracts.kinds.capacity import CapacityState
 from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.workload import (
@@ -39,7 +42,7 @@ from layers.queue.snapshot import (
     JobView,
     MakeWorkload,
     PutWorkload,
-    ReadPurchase,
+    ReadRemains,
     RemoveFinalizer,
     RewriteSpec,
     Snapshot,
@@ -52,19 +55,23 @@ from layers.queue.verdicts import (
     SETTLING,
     blockers_behind,
     has_settled,
+    invalid,
     only_numbers_differ,
     verdict_of,
     with_verdict,
 )
 
 _HELD_BACK = (WorkloadState.PENDING, WorkloadState.RESERVED)
+_PASSING = (Reason.QUOTA_EXCEEDED, Reason.BEHIND_HEAD, Reason.BACKOFF)
+"""What passes by itself when others end, or with time."""
+_OF_QUOTA = (*_PASSING, Reason.EXCEEDS_MAX_QUOTA, Reason.NO_MATCHING_FLAVOR, Reason.FLAVOR_TAINT_NOT_TOLERATED)
 
 
 def decide(world: Snapshot, now: datetime) -> Decision:
     """The writes that ``world`` asks for at ``now``, and when it will ask for others without having changed."""
     one = _Pass(world, now)
     one.run()
-    return Decision((*one.charging, *one.counting(), *one.steps), one.wake_at)
+    return Decision((*one.charging, *one.counting(), *one.steps), one.wake_at, tuple(one.faults))
 
 
 class _Pass:
@@ -77,6 +84,8 @@ class _Pass:
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
         self.rewritten: set[str] = set()
+        self.faults: list[tuple[str, str]] = []
+        self.fitting: dict[tuple[str, str], bool] = {}
         self.steps: list[Step] = []
         self.wake_at: datetime | None = None
         self.refresh = max(REFRESH, timedelta(milliseconds=20) * len(world.workloads))
@@ -88,13 +97,31 @@ class _Pass:
                 self.charges.add(workload.status.admission)
         for job in sorted(self.world.jobs.values(), key=lambda j: (j.asked.created_at, j.uid)):
             if _key_of(job) not in known and _key_of(job) not in self.world.set_aside:
-                self._new(job)
+                self._isolated(_key_of(job), partial(self._new, job))
         for workload in in_turn(self.world.workloads.values()):
-            self._one(workload)
+            if not self._isolated(workload.key, partial(self._one, workload)):
+                self._isolated(workload.key, partial(self._undecidable, workload))
 
     def counting(self) -> list[PutWorkload]:
         """The status writes that take no quota."""
         return list(self.puts.values())
+
+    def _isolated(self, key: str, decide_one: Callable[[], None]) -> bool:
+        """Whether it went well. If not, nothing is written for it in this pass, and the others go on."""
+        steps, charging, wake_at = len(self.steps), len(self.charging), self.wake_at
+        try:
+            decide_one()
+        except Exception as error:
+            del self.steps[steps:], self.charging[charging:]
+            self.puts.pop(key, None)
+            self.wake_at = wake_at
+            self.faults.append((key, f"{type(error).__name__}: {error}"[:500]))
+            return False
+        return True
+
+    def _undecidable(self, workload: Workload) -> None:
+        said = f"the queue gate cannot decide on it: {self.faults[-1][1]}"[:300]
+        self._say(attempts.begun(workload, self.now), workload, [invalid(said)], Passed.QUOTA_RESERVED)
 
     # ---- the two ends of a Workload ---------------------------------------------------------------------------------
 
@@ -106,14 +133,16 @@ class _Pass:
         self.steps.append(MakeWorkload(_workload_of(job)))
 
     def _one(self, workload: Workload) -> None:
-        if workload.key in self.world.set_aside or workload.spec.job.kind not in self.world.kinds:
+        if workload.spec.job.kind not in self.world.kinds:
             return
         job = self.world.jobs.get(f"{workload.metadata.namespace}/{workload.spec.job.name}")
         if job is not None and job.uid != workload.spec.job.uid:
             job = None
-        if workload.metadata.deletion_timestamp:
-            if WORKLOAD_FINALIZER in workload.metadata.finalizers and self._has_left_nothing(workload, job):
-                self.steps.append(RemoveFinalizer(workload))
+        if workload.key in self.world.set_aside:
+            if workload.key not in self.world.unwritable and job and not job.deleted and not job.finished:
+                self._keep_in_line(workload, job)
+        elif workload.metadata.deletion_timestamp:
+            self._goes(workload, job)
         elif is_true(workload.status.conditions, FINISHED):
             self._is_over(workload, job)
         elif job is None or job.deleted:
@@ -126,15 +155,26 @@ class _Pass:
         else:
             self._live(workload, job)
 
+    def _goes(self, workload: Workload, job: JobView | None) -> None:
+        """Deleted: it may stay for somebody else's finalizer, its charge may not."""
+        finalizers = workload.metadata.finalizers
+        if not workload.charge_cause and WORKLOAD_FINALIZER not in finalizers:
+            return
+        if self._has_left_nothing(workload, job):
+            if workload.charge_cause and finalizers != (WORKLOAD_FINALIZER,):
+                self._put(attempts.freed(workload, self.now), workload)
+            else:
+                self.steps.append(RemoveFinalizer(workload))
+
     def _finish(self, workload: Workload, job: JobView, outcome: str) -> None:
-        """Finished, and uncharged in the same write when the purchase was read already and is over."""
+        """Finished, and uncharged in the same write when nothing of it was found any more."""
         group, _ = self._behind(workload)
         done = attempts.finished(attempts.begun(workload, self.now), outcome, group, self.now)
         if workload.state is WorkloadState.ADMITTED:
-            over = self._purchase_is_over(workload)
+            over = self._remains_are_gone(workload)
             if over is None:
                 return
-            if over and not self.world.unfinished_pods.get(workload.key, 0):
+            if over:
                 done = attempts.freed(done, self.now)
         self._put(with_verdict(done, verdict_of(done, (), Passed.FINISHED, self.now), self.now), workload)
 
@@ -150,20 +190,21 @@ class _Pass:
         if job is not None and not job.suspended and not job.finished and not job.deleted:
             self.steps.append(SuspendJob(job, workload.key))
             return False
-        if self.world.unfinished_pods.get(workload.key, 0):
+        started = job is not None and not job.deleted and job.attempt == workload.status.attempt
+        if started and job is not None and not job.finished and not job.settled:
+            # Its controller may still act on the view in which the Job runs, and make pods.
             return False
-        return self._purchase_is_over(workload) is True
+        return self._remains_are_gone(workload) is True
 
-    def _purchase_is_over(self, workload: Workload) -> bool | None:
-        """By a consistent read; None: it is asked for."""
+    def _remains_are_gone(self, workload: Workload) -> bool | None:
+        """Whether no pod of the attempt and no purchase is left, by a consistent read; None: it is asked for."""
         request = self.world.capacity_requests.get(workload.key)
-        if request is not None and request.in_flight:
+        if self.world.unfinished_pods.get(workload.key, 0) or (request is not None and request.in_flight):
             return False
-        in_flight = self.world.purchases.get((workload.metadata.uid, workload.status.attempt))
-        if in_flight is None:
-            self.steps.append(ReadPurchase(workload))
+        if (workload.metadata.uid, workload.status.attempt) not in self.world.left_nothing:
+            self.steps.append(ReadRemains(workload))
             return None
-        return not in_flight
+        return True
 
     def _retry(self, old: Workload, job: JobView) -> None:
         workload = attempts.retried(old, self.now)
@@ -181,13 +222,13 @@ class _Pass:
         if not job.suspended and (state is not WorkloadState.ADMITTED or job.attempt != workload.status.attempt):
             self.steps.append(SuspendJob(job, workload.key))
         asked, said = job.asked, workload.spec
-        same = (asked.template_hash, asked.queue_name) == (said.template_hash, said.queue_name)
+        same = not job.readable or (asked.template_hash, asked.queue_name) == (said.template_hash, said.queue_name)
         wanted = _spec_of(job, workload)
         # What a reservation or a charge was given for is rewritten when it is lost; priority and clocks at any time.
         if wanted != said and (same or state is WorkloadState.PENDING):
             self.steps.append(RewriteSpec(old.but(spec=wanted), old))
             self.rewritten.add(old.key)
-            self._keep_in_line(workload)
+            self._keep_in_line(workload, job)
             return
         match state:
             case WorkloadState.PENDING:
@@ -205,7 +246,7 @@ class _Pass:
             group, request = self._behind(workload)
             workload = attempts.reserved(workload, assigned.admission, self.now)
             if workload.size == 0:
-                self._admit(attempts.charged(workload, ChargeCause.PLACED, self.now), old)
+                self._admit(attempts.charged(workload, ChargeCause.PLACED, self.now, waits=False), old)
                 return
             self._stand_in_line(workload, obstacles)
             self._say(workload, old, blockers_behind(workload, group, request), Passed.QUOTA_RESERVED)
@@ -214,8 +255,8 @@ class _Pass:
             self._say(workload, old, obstacles, Passed.QUOTA_RESERVED)
 
     def _reserved(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
-        obstacles = standing_obstacles(workload, job, self.world)
-        if obstacles or not same:
+        # What was reserved before the job got a problem stays reserved: only its template is what it is reserved for.
+        if not same or standing_obstacles(workload, replace(job, problems=()), self.world):
             why, said = (
                 ("TemplateChanged", "the job has changed") if not same else ("NotAdmissible", "the queue says no")
             )
@@ -225,13 +266,15 @@ class _Pass:
         demands, _ = readable_demands(workload)
         standing = workload.status.admission
         assert queue is not None  # no obstacle: it exists
-        fits = bool(standing) and stands(standing, demands, queue, self.world.flavors, self.charges)  # type: ignore[arg-type]  # bool() of None
+        fits = standing is not None and stands(standing, demands, queue, self.world.flavors, self.charges)
         assigned = Assigned(standing) if fits else assign(demands, queue, self.world.flavors, self.charges)
+        # A reservation is lost only for another one: the same again under a new number would be lost again.
+        fits = fits or (standing is not None and assigned.admission == standing)
         group, request = self._behind(workload)
         cause = _cause(workload, group, request)
         line = self._line(workload, queue.spec.max_overtakes)
-        forbidding = line.forbidding(workload)
-        if cause and (not fits or forbidding):
+        forbidding = line.forbidding(workload, MAX_OBJECTS)
+        if cause and (not fits or forbidding[0]):
             self._lose(workload, old, job, "ComesSecond", "others were charged first")
         elif cause:
             counted = line.to_count(workload)
@@ -240,7 +283,7 @@ class _Pass:
                     self._count(key, workload, line)
                 self._stand_in_line(workload, ())
             elif cause is ChargeCause.PLACED:
-                self._admit(attempts.charged(workload, cause, self.now), old)
+                self._admit(attempts.charged(workload, cause, self.now, waits=False), old)
             else:
                 self._charge(attempts.charged(workload, cause, self.now), old)
         elif not fits and assigned.admission:  # another flavor has room, or its flavor has been edited
@@ -252,8 +295,9 @@ class _Pass:
             self._stand_in_line(workload, assigned.blockers)
             blockers = (
                 *assigned.blockers,
-                *_behind_head(queue.key, forbidding),
+                *_behind_head(queue.key, *forbidding),
                 *blockers_behind(workload, group, request),
+                *map(invalid, job.problems),
             )
             self._say(workload, old, blockers, Passed.QUOTA_RESERVED)
 
@@ -327,8 +371,8 @@ class _Pass:
                 assigned = Assigned(_nothing(workload, queue.key))
             else:
                 assigned = assign(demands, queue, self.world.flavors, self.charges)
-                forbidding = self._line(workload, queue.spec.max_overtakes).forbidding(workload)
-                obstacles += [*assigned.blockers, *_behind_head(queue.key, forbidding)]
+                forbidding = self._line(workload, queue.spec.max_overtakes).forbidding(workload, MAX_OBJECTS)
+                obstacles += [*assigned.blockers, *_behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
         if retry_at and self.now < retry_at:
             obstacles.append(Blocker(reason=Reason.BACKOFF, retry_at=retry_at))
@@ -340,8 +384,8 @@ class _Pass:
             return EvictionReason.DEACTIVATED, "spec.active of the Workload is false"
         if is_draining(workload, self.world):
             return EvictionReason.QUEUE_STOPPED, "the queue is drained"
-        if not same or job.problems:
-            return EvictionReason.TEMPLATE_CHANGED, job.problems[0] if same else "the job is not what was charged"
+        if not same:
+            return EvictionReason.TEMPLATE_CHANGED, "the job is not what was charged"
         return None
 
     # ---- who is in line ---------------------------------------------------------------------------------------------
@@ -352,26 +396,38 @@ class _Pass:
         return self.waiting.setdefault(queue.key, Waiting(max_overtakes))
 
     def _stand_in_line(self, workload: Workload, obstacles: tuple[Blocker, ...] | list[Blocker]) -> None:
-        """Let those behind know of this one, if it could run when others end."""
+        """Let those behind know of this one, if it could run when others end.
+
+        Of the obstacles only those that a person must remove keep it out. What is said of quota and flavors does not
+        tell: one flavor that does not suit the gang is no matter while another one is only taken.
+        """
         _, queue = queues_of(workload, self.world)
-        passing = (Reason.QUOTA_EXCEEDED, Reason.BEHIND_HEAD, Reason.BACKOFF)
-        if queue is None or any(b.reason not in passing for b in obstacles):
+        if queue is None or any(b.reason not in _OF_QUOTA for b in obstacles):
             return
         group, request = self._behind(workload)
-        if could_run(workload, group, request):
+        if not could_run(workload, group, request):
+            return
+        if all(b.reason in _PASSING for b in obstacles) or self._fits_alone(workload, queue):
             self._line(workload, queue.spec.max_overtakes).add(workload)
 
-    def _keep_in_line(self, workload: Workload) -> None:
+    def _fits_alone(self, workload: Workload, queue: ClusterQueue) -> bool:
+        """Whether the gang would fit its queue if nothing were charged. Alike gangs are asked once a pass."""
+        asked = queue.key, workload.spec.template_hash
+        if asked not in self.fitting:
+            demands, unreadable = readable_demands(workload)
+            self.fitting[asked] = not unreadable and not exceeds_maximum(demands, queue, self.world.flavors)
+        return self.fitting[asked]
+
+    def _keep_in_line(self, workload: Workload, job: JobView) -> None:
         """The place of a Workload on which nothing is decided in this pass."""
         if workload.state in _HELD_BACK:
             _, queue = queues_of(workload, self.world)
-            demands, unreadable = readable_demands(workload)
-            if queue and not unreadable and not exceeds_maximum(demands, queue, self.world.flavors):
-                self._stand_in_line(workload, ())
+            if queue and self._fits_alone(workload, queue):
+                self._stand_in_line(workload, standing_obstacles(workload, job, self.world))
 
     def _count(self, key: str, younger: Workload, line: Waiting) -> None:
-        """Write on the older gang that the younger one goes first."""
-        if key in self.rewritten:  # one write an object: the younger one waits for the next pass
+        """Write on the older gang that the younger one goes first; if that cannot be now, the younger one waits."""
+        if key in self.rewritten or key in self.world.set_aside:
             return
         head = self.world.workloads[key]
         put = self.puts.get(key)
@@ -452,8 +508,12 @@ class _Pass:
         if group is not None and not _owned_by(group.metadata, workload.metadata.uid):
             group = None
         request = self.world.capacity_requests.get(workload.key)
-        if request is not None and group is not None and not _owned_by(request.metadata, group.metadata.uid):
-            request = None
+        if (
+            request is None
+            or group is None
+            or not any(o.uid == group.metadata.uid for o in request.metadata.owner_references)
+        ):
+            return group, None
         return group, request
 
 
@@ -470,16 +530,10 @@ def _cause(workload: Workload, group: PodGroup | None, request: CapacityRequest 
     return None
 
 
-def _behind_head(queue: str, keys: list[str]) -> list[Blocker]:
+def _behind_head(queue: str, keys: list[str], more: int) -> list[Blocker]:
     if not keys:
         return []
-    names = tuple(sorted(keys))
-    more = len(names) - MAX_OBJECTS
-    return [
-        Blocker(
-            reason=Reason.BEHIND_HEAD, queue=queue, objects=names[:MAX_OBJECTS], more_objects=more if more > 0 else None
-        )
-    ]
+    return [Blocker(reason=Reason.BEHIND_HEAD, queue=queue, objects=tuple(keys), more_objects=more or None)]
 
 
 def _nothing(workload: Workload, queue: str) -> Admission:
@@ -492,10 +546,24 @@ def _owned_by(meta: ObjectMeta, uid: str) -> bool:
 
 
 def _spec_of(job: JobView, workload: Workload) -> WorkloadSpec:
-    """What the Workload's spec is to be: the job's words, but for what is set on the Workload alone."""
+    """What the Workload's spec is to be: the job's words, but for what is set on the Workload alone.
+
+    While the job has a problem, priority and clocks stay: a priority class that is missing, or a clock with a slip of
+    the pen, would else move the gang now and once more when it is put right.
+    """
+    if not job.readable:
+        return workload.spec
     same = workload.spec.template_hash == job.asked.template_hash
     pod_sets = workload.spec.pod_sets if same else job.asked.pod_sets
-    return job.asked.but(active=workload.spec.active, created_at=workload.spec.created_at, pod_sets=pod_sets)
+    said = workload.spec
+    wanted = job.asked.but(active=said.active, created_at=said.created_at, pod_sets=pod_sets)
+    if not job.problems:
+        return wanted
+    return wanted.but(
+        priority=said.priority,
+        capacity_timeout_seconds=said.capacity_timeout_seconds,
+        start_timeout_seconds=said.start_timeout_seconds,
+    )
 
 
 def _key_of(job: JobView) -> str:

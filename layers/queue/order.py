@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -28,33 +29,43 @@ class Waiting:
 
     def __init__(self, max_overtakes: int) -> None:
         self.max_overtakes = max_overtakes
-        self._heads: dict[str, set[str]] = {}
+        self._passed_by: dict[str, set[str]] = {}
         self._names: dict[str, str] = {}
+        self._open: dict[str, None] = {}
         self._full: dict[str, None] = {}
+        self._past_full: dict[str, set[str]] = {}
 
     def add(self, head: Workload) -> None:
         """Have a gang wait that could run if what is ahead of it ended."""
         uid = head.metadata.uid
-        self._heads[uid] = set(head.status.overtaken_by)
+        self._passed_by[uid] = set(head.status.overtaken_by)
         self._names[uid] = head.key
-        if len(self._heads[uid]) >= self.max_overtakes:
-            self._full[uid] = None
+        self._open[uid] = None
+        self._fill(uid)
 
-    def forbidding(self, younger: Workload) -> list[str]:
-        """The keys of those that have been passed over often enough, and not yet by this one."""
-        uid = younger.metadata.uid
-        return [self._names[h] for h in self._full if uid not in self._heads[h]]
+    def forbidding(self, younger: Workload, most: int) -> tuple[list[str], int]:
+        """Those that have been passed over often enough, and not yet by this one: ``most`` keys, and how many more."""
+        past = self._past_full.get(younger.metadata.uid, set())
+        keys = [self._names[h] for h in islice((h for h in self._full if h not in past), most)]
+        return keys, len(self._full) - len(past) - len(keys)
 
     def to_count(self, younger: Workload) -> list[str]:
         """The keys of those on which this overtaking is not written yet."""
         uid = younger.metadata.uid
-        return [self._names[h] for h, passed in self._heads.items() if uid not in passed and h not in self._full]
+        return [self._names[h] for h in self._open if uid not in self._passed_by[h]]
 
     def counted(self, head_uid: str, younger_uid: str) -> None:
         """Take note that the overtaking has been written."""
-        self._heads[head_uid].add(younger_uid)
-        if len(self._heads[head_uid]) >= self.max_overtakes:
+        self._passed_by[head_uid].add(younger_uid)
+        self._fill(head_uid)
+
+    def _fill(self, head_uid: str) -> None:
+        passed_by = self._passed_by[head_uid]
+        if len(passed_by) >= self.max_overtakes:
+            self._open.pop(head_uid, None)
             self._full[head_uid] = None
+            for younger in passed_by:
+                self._past_full.setdefault(younger, set()).add(head_uid)
 
 
 def could_run(workload: Workload, group: PodGroup | None, request: CapacityRequest | None) -> bool:

@@ -23,6 +23,8 @@ from contracts.requests import pod_requests
 from contracts.verdicts import Blocker
 
 PODS = "pods"
+MOST_LABELS = 64
+"""As many node labels as an assignment may hold (`contracts.base.Labels`)."""
 
 
 class Charges:
@@ -110,6 +112,7 @@ def assign(
     for demand in demands:
         allowed = _allowed(only, demand.pod_set)
         chosen: dict[str, str] = {}
+        served: set[str] = set()
         asked = {r: n for r, n in demand.total.items() if n > 0}
         covered = {r for g in queue.spec.resource_groups for r in g.covered_resources}
         for resource in sorted(set(asked) - covered - {PODS}):
@@ -123,7 +126,9 @@ def assign(
                 )
             )
         for group in queue.spec.resource_groups:
-            wanted = {r: asked[r] for r in group.covered_resources if r in asked}
+            # A resource that several groups name is the first one's.
+            wanted = {r: asked[r] for r in group.covered_resources if r in asked and r not in served}
+            served.update(wanted)
             if not wanted:
                 continue
             flavor, obstacles = _choose(demand, wanted, group, queue, flavors, charges, taken, allowed)
@@ -132,7 +137,11 @@ def assign(
                 for resource, amount in wanted.items():
                     chosen[resource] = flavor
                     taken[flavor, resource] = taken.get((flavor, resource), 0) + amount
-        assignments.append(_assignment(demand, chosen, flavors))
+        excess = _too_many_labels(demand, chosen, queue.metadata.name, flavors)
+        if excess is not None:
+            blockers.append(excess)
+        elif not blockers:
+            assignments.append(_assignment(demand, chosen, flavors))
     if blockers:
         return Assigned(None, tuple(blockers))
     return Assigned(Admission(cluster_queue=queue.metadata.name, pod_set_assignments=tuple(assignments)))
@@ -278,6 +287,20 @@ def _shortages(
         if asked + own > limit:
             never.append(about.but(reason=Reason.EXCEEDS_MAX_QUOTA))
     return lacks, never
+
+
+def _too_many_labels(
+    demand: Demand, chosen: Mapping[str, str], queue: str, flavors: Mapping[str, ResourceFlavor]
+) -> Blocker | None:
+    """What keeps pods from carrying the labels of all flavors that they are charged to; None: nothing does."""
+    names = tuple(dict.fromkeys(chosen[r] for r in sorted(chosen)))
+    labels = {k for name in names for k in flavors[name].spec.node_labels}
+    if len(labels) <= MOST_LABELS:
+        return None
+    return Blocker(
+        reason=Reason.NO_MATCHING_FLAVOR, pod_set=demand.pod_set, queue=queue, flavor=names[0], objects=names[1:],
+        detail=f"has, with the others of this job, {len(labels)} node labels and may have {MOST_LABELS}",
+    )  # fmt: skip
 
 
 def _assignment(demand: Demand, chosen: Mapping[str, str], flavors: Mapping[str, ResourceFlavor]) -> PodSetAssignment:

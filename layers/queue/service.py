@@ -1,8 +1,9 @@
 """The queue gate's only file that awaits: what it watches, how a pass is made, and how its steps are written.
 
 Every change asks for a pass; changes that come together share one. A pass builds a snapshot of the caches, asks
-`layers.queue.decide`, and writes. What it writes is in the caches when it ends, so the next pass counts it. Nothing
-else is remembered that a restart could not read again.
+`layers.queue.decide`, and writes. What it writes is in the caches when it ends, so the next pass counts it; a charge
+of which nobody knows whether it was stored counts too, until that is known. Nothing else is remembered that a restart
+could not read again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from contracts.kinds import (
 )
 from contracts.kinds.workload import FINISHED
 from contracts.mirrors import Pod
-from contracts.names import WORKLOAD_FINALIZER, WORKLOAD_LABEL
+from contracts.names import WORKLOAD_FINALIZER, WORKLOAD_LABEL, workload_name
 from layers.queue.counting import cluster_queue_statuses, local_queue_statuses
 from layers.queue.decide import decide
 from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch, view
@@ -38,7 +39,7 @@ from layers.queue.snapshot import (
     JobView,
     MakeWorkload,
     PutWorkload,
-    ReadPurchase,
+    ReadRemains,
     RemoveFinalizer,
     RewriteSpec,
     Snapshot,
@@ -47,7 +48,7 @@ from layers.queue.snapshot import (
     SuspendJob,
 )
 from layers.queue.spans import bound_span, deleted_spans, spans_of_write, spans_to_tell_again
-from layers.runtime.errors import ApiError, Conflict, NotFound
+from layers.runtime.errors import NOT_THE_API, ApiError, ApiFailure, Conflict, NotFound, NotSent
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
 from layers.runtime.resources import NAMESPACES, PODS, Resource, resource_of
@@ -67,6 +68,12 @@ PATIENCE = 5
 """Conflicts in a row on one Workload before it is set aside: the view is a little late, as a rule."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds for which a Workload is set aside that the server refuses to have written."""
+GIVEN_UP = 5
+"""Refusals in a row after which a Workload keeps no place in line: it cannot be charged."""
+LONGEST_STEP = 5.0
+"""Seconds for one write, with all that the server has it wait: then the others go on without it."""
+MANY = 150
+"""Workloads from which on a pass is decided beside the event loop."""
 
 BATCH_JOBS: Resource[BatchJob] = Resource("/apis/batch/v1", "jobs", True, "Job", BatchJob)
 WORKLOADS = resource_of(Workload)
@@ -98,11 +105,14 @@ class QueueGate:
         self.pods.index("workload", _workload_of_unfinished)
         self._views: dict[str, JobView] = {}
         self._leading = False
-        self._purchases: dict[tuple[str, int], bool] = {}
+        self._left_nothing: set[tuple[str, int]] = set()
+        self._in_doubt: dict[str, PutWorkload] = {}
         self._written: dict[str, datetime] = {}
         self._deleting: set[str] = set()
         self._bound_told: set[tuple[str, int]] = set()
         self._refusals: Counter[str] = Counter()
+        self._conflicts: Counter[str] = Counter()
+        self._faults: frozenset[tuple[str, str]] = frozenset()
         self._aside_until: dict[str, datetime] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._by_reason = Gauge(
@@ -159,6 +169,8 @@ class QueueGate:
 
     def _job_changed(self, key: str, old: BatchJob | None, new: BatchJob | None) -> None:
         before = self._views.get(key)
+        if before is not None:
+            self._try_again(f"{before.namespace}/{workload_name('Job', before.asked.job.name, before.uid)}")
         if new is None or not is_managed(new):
             self._views.pop(key, None)
             if before is not None:
@@ -170,8 +182,18 @@ class QueueGate:
 
     def _look_at(self, job: BatchJob) -> JobView:
         priorities = {c.metadata.name: c.value for c in self.priority_classes.values()}
-        self._views[job.key] = view(job, priorities)
-        return self._views[job.key]
+        before = self._views.get(job.key)
+        seen = self._views[job.key] = view(job, priorities, before)
+        if not seen.readable and (before is None or before.readable):
+            log.error("job.unreadable", job=job.key, error=seen.problems[0])
+        return seen
+
+    def _try_again(self, key: str) -> None:
+        """What the server refused may be taken now: the Workload or its job has changed."""
+        self._refusals.pop(key, None)
+        self._conflicts.pop(key, None)
+        if self._aside_until.pop(key, None) is not None:
+            self._touch()
 
     def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
         was, is_ = (bool(p and list(_workload_of_unfinished(p))) for p in (old, new))
@@ -179,13 +201,14 @@ class QueueGate:
             self._touch()
 
     def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
+        self._try_again(key)
         if new is None and old is not None:
             uid = old.metadata.uid
             self._written.pop(uid, None)
             self._deleting.discard(uid)
-            self._purchases = {k: v for k, v in self._purchases.items() if k[0] != uid}
+            self._left_nothing = {k for k in self._left_nothing if k[0] != uid}
             self._bound_told = {k for k in self._bound_told if k[0] != uid}
-            self._refusals.pop(key, None)
+            self._in_doubt.pop(key, None)
         self._touch(counts=True)
 
     def _group_changed(self, key: str, old: PodGroup | None, new: PodGroup | None) -> None:
@@ -195,11 +218,6 @@ class QueueGate:
         self._touch()
 
     def _request_changed(self, key: str, old: CapacityRequest | None, new: CapacityRequest | None) -> None:
-        workload = self.workloads.get(key)
-        if workload is not None:
-            known = workload.metadata.uid, workload.status.attempt
-            if self._purchases.get(known):  # was in flight when it was read: may be over now
-                del self._purchases[known]
         self._touch()
 
     # ---- passes ----------------------------------------------------------------------------------------------------
@@ -207,9 +225,10 @@ class QueueGate:
     async def _started(self) -> None:
         """Forget what a former leadership knew, and tell again what may not have been told."""
         self._leading = True
-        for memory in (self._purchases, self._written, self._deleting, self._bound_told, self._aside_until):
+        for memory in (self._left_nothing, self._in_doubt, self._written, self._deleting, self._bound_told):
             memory.clear()
-        self._refusals.clear()
+        for counted in (self._aside_until, self._refusals, self._conflicts):
+            counted.clear()
         now = self._clock()
         for workload in self.workloads.values():
             behind = self.pod_groups.get(workload.key), self.capacity_requests.get(workload.key)
@@ -223,9 +242,13 @@ class QueueGate:
         if key == COUNTS:
             await self._count()
             return None
+        await self._clear_doubts()
         now = self._clock()
         world = self._snapshot(now)
-        decision = decide(world, now)
+        # A decision is a function of what does not change: beside the event loop it is the same, and holds nobody up.
+        many = len(world.workloads) > MANY
+        decision = await asyncio.to_thread(decide, world, now) if many else decide(world, now)
+        self._tell_faults(decision.faults)
         landed = True
         for step in decision.steps:
             if isinstance(step, PutWorkload) and step.charges and landed:
@@ -236,6 +259,8 @@ class QueueGate:
             await self._all_landed(rest)
         self._measure(world)
         due = [t for t in (decision.wake_at, *self._aside_until.values()) if t is not None]
+        if self._in_doubt:
+            due.append(self._clock() + timedelta(seconds=FIRST_PAUSE))
         return max(TOGETHER, (min(due) - self._clock()).total_seconds()) if due else None
 
     async def _all_landed(self, steps: Iterable[Step]) -> None:
@@ -249,36 +274,107 @@ class QueueGate:
         """Write one step. False: the server refused it, and the Workload is left alone for a moment if that goes on."""
         key = _key_of(step)
         try:
-            async with self._slots:
+            async with self._slots, asyncio.timeout(LONGEST_STEP):
                 await self._write(step)
-        except ApiError as error:
-            self._refusals[key] += 1
-            times = self._refusals[key]
-            late = isinstance(error, Conflict) and times < PATIENCE
-            if late:
+        except Conflict as error:
+            self._conflicts[key] += 1
+            times = self._conflicts[key]
+            if times < PATIENCE:
                 log.debug("step.conflict", step=type(step).__name__, workload=key, error=str(error))
                 self._queue.add_after(PASS, 0.02 * times)
             else:
-                pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(times - 1, 10))
-                self._aside_until[key] = self._clock() + timedelta(seconds=pause)
-                log.warning("step.refused", step=type(step).__name__, workload=key, error=str(error), again_in=pause)
-                self._touch()
+                self._set_aside(step, times - PATIENCE, str(error))
+            return False
+        except ApiError as error:
+            self._refusals[key] += 1
+            self._set_aside(step, self._refusals[key] - 1, str(error))
+            return False
+        except TimeoutError:
+            self._refusals[key] += 1
+            self._set_aside(step, self._refusals[key] - 1, f"no answer within {LONGEST_STEP} s")
             return False
         self._refusals.pop(key, None)
+        self._conflicts.pop(key, None)
         return True
+
+    def _set_aside(self, step: Step, before: int, error: str) -> None:
+        """Leave the Workload alone for a moment that doubles with the times ``before``."""
+        key = _key_of(step)
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(before, 10))
+        self._aside_until[key] = self._clock() + timedelta(seconds=pause)
+        log.warning("step.refused", step=type(step).__name__, workload=key, error=error, again_in=pause)
+        self._touch()
+
+    # ---- charges of which nobody knows whether they were stored ------------------------------------------------------
+
+    async def _put(self, step: PutWorkload) -> None:
+        """Write a status. A charge is in doubt from before it is sent until the server has given a definite answer."""
+        if step.charges:
+            self._in_doubt[step.old.key] = step
+        try:
+            stored = await write_status(self._api, self.workloads, WORKLOADS, step.new, step.old)
+        except (ApiError, NotSent) as error:
+            if _has_not_happened(error):
+                self._in_doubt.pop(step.old.key, None)
+            raise
+        self._in_doubt.pop(step.old.key, None)
+        self._tell_of_write(stored, step.old)
+
+    async def _clear_doubts(self) -> None:
+        """Ask for every charge in doubt whether it was stored; if nobody can say, it stays in doubt and counted."""
+
+        async def clear(step: PutWorkload) -> None:
+            try:
+                async with asyncio.timeout(LONGEST_STEP):
+                    await self._clear_doubt(step)
+            except (ApiFailure, TimeoutError) as error:
+                log.warning("charge.in_doubt", workload=step.old.key, error=str(error) or "no answer")
+
+        await asyncio.gather(*(clear(step) for step in list(self._in_doubt.values())))
+
+    async def _clear_doubt(self, step: PutWorkload) -> None:
+        """Write it again, on the same version. Only that is sure: a read may come before a write that is under way.
+
+        If it is taken, the first one is refused should it come; if it is refused for the version, so is the first one,
+        or it has been stored.
+        """
+        meta = step.old.metadata
+        known = self.workloads.get(step.old.key)
+        if known is None or known.metadata.uid != meta.uid:
+            self._in_doubt.pop(step.old.key, None)
+            return
+        if known.metadata.resource_version == meta.resource_version:
+            try:
+                known = await write_status(self._api, self.workloads, WORKLOADS, step.new, step.old)
+            except NotFound as error:
+                if error.reason == NOT_THE_API:
+                    raise
+                self._in_doubt.pop(step.old.key, None)
+                return
+            except Conflict as error:
+                if error.reason == NOT_THE_API:
+                    raise
+                known = await self._api.get(WORKLOADS, meta.name, meta.namespace)
+                self.workloads.put_own_write(known)
+        self._in_doubt.pop(step.old.key, None)
+        if known.metadata.uid == meta.uid:
+            self._tell_of_write(known, step.old)
+
+    def _tell_of_write(self, stored: Workload, old: Workload) -> None:
+        """Spans and log of the status that is stored now over ``old``; it has no other author."""
+        self._written[old.metadata.uid] = self._clock()
+        behind = self.pod_groups.get(old.key), self.capacity_requests.get(old.key)
+        for span in spans_of_write(stored, old, *behind):
+            self._runtime.spans.emit(span)
+        self._told(stored, old)
 
     async def _write(self, step: Step) -> None:
         api = self._api
         match step:
             case MakeWorkload(workload):
                 self.workloads.put_own_write(await api.create(WORKLOADS, workload))
-            case PutWorkload(new, old):
-                stored = await write_status(api, self.workloads, WORKLOADS, new, old)
-                self._written[old.metadata.uid] = self._clock()
-                behind = self.pod_groups.get(old.key), self.capacity_requests.get(old.key)
-                for span in spans_of_write(stored, old, *behind):
-                    self._runtime.spans.emit(span)
-                self._told(stored, old)
+            case PutWorkload():
+                await self._put(step)
             case RewriteSpec(new, old):
                 operation = {"op": "replace", "path": "/spec", "value": new.to_wire()["spec"]}
                 await patch_tested(api, self.workloads, WORKLOADS, old, [operation])
@@ -299,8 +395,8 @@ class QueueGate:
             case SuspendJob(job, workload_key):
                 await self._patch_job(job, suspend_patch)
                 log.info("job.suspended", workload=workload_key)
-            case ReadPurchase(workload):
-                await self._read_purchase(workload)
+            case ReadRemains(workload):
+                await self._read_remains(workload)
 
     async def _patch_job(self, job: JobView, patch: Callable[[BatchJob], Mapping[str, Any]]) -> None:
         """Patch the very version that was decided on; if there is a newer one, the next pass decides on that."""
@@ -311,8 +407,12 @@ class QueueGate:
         meta = present.metadata
         self.jobs.put_own_write(await self._api.patch_merge(BATCH_JOBS, meta.name, patch(present), meta.namespace))
 
-    async def _read_purchase(self, workload: Workload) -> None:
+    async def _read_remains(self, workload: Workload) -> None:
+        """Remember that nothing is left. What is left is put into the caches, and the watches tell of its end."""
         meta = workload.metadata
+        pods = await self._api.list(PODS, meta.namespace, f"{WORKLOAD_LABEL}={meta.name}")
+        for pod in pods:
+            self.pods.put_own_write(pod)
         try:
             request = await self._api.get(CAPACITY_REQUESTS, meta.name, meta.namespace)
         except NotFound:
@@ -320,7 +420,8 @@ class QueueGate:
         else:
             self.capacity_requests.put_own_write(request)
             in_flight = request.in_flight
-        self._purchases[meta.uid, workload.status.attempt] = in_flight
+        if not in_flight and not _unfinished(workload, pods):
+            self._left_nothing.add((meta.uid, workload.status.attempt))
         self._touch()
 
     async def _count(self) -> None:
@@ -344,9 +445,10 @@ class QueueGate:
 
     def _snapshot(self, now: datetime) -> Snapshot:
         self._aside_until = {k: t for k, t in self._aside_until.items() if t > now}
+        doubted = {k: s.new for k, s in self._in_doubt.items() if k in self.workloads}
         return Snapshot(
             jobs=dict(self._views),
-            workloads=_by_key(self.workloads),
+            workloads={**_by_key(self.workloads), **doubted},
             pod_groups=_by_key(self.pod_groups),
             capacity_requests=_by_key(self.capacity_requests),
             local_queues=_by_key(self.local_queues),
@@ -354,15 +456,20 @@ class QueueGate:
             flavors=_by_key(self.flavors),
             namespaces={n.metadata.name: n.metadata.labels for n in self.namespaces.values()},
             unfinished_pods={w.key: n for w in self.workloads.values() if (n := self._unfinished(w))},
-            purchases=dict(self._purchases),
-            set_aside=frozenset(self._aside_until),
+            left_nothing=frozenset(self._left_nothing),
+            set_aside=frozenset((*self._aside_until, *doubted)),
+            unwritable=frozenset(k for k in self._aside_until if self._refusals[k] >= GIVEN_UP),
             written=dict(self._written),
         )
 
     def _unfinished(self, workload: Workload) -> int:
-        """Pods of the Workload that have not ended: its job's, and those that were orphaned when it was deleted."""
-        owners = (p.metadata.controller for p in self.pods.by("workload", workload.key))
-        return sum(owner is None or owner.uid == workload.spec.job.uid for owner in owners)
+        return _unfinished(workload, self.pods.by("workload", workload.key))
+
+    def _tell_faults(self, faults: Iterable[tuple[str, str]]) -> None:
+        found = frozenset(faults)
+        for key, error in sorted(found - self._faults):
+            log.error("workload.undecidable", workload=key, error=error)
+        self._faults = found
 
     # ---- what is told ----------------------------------------------------------------------------------------------
 
@@ -407,6 +514,19 @@ def _workload_of_unfinished(pod: Pod) -> Iterable[str]:
     name = pod.metadata.labels.get(WORKLOAD_LABEL)
     if name and pod.status.phase not in ("Succeeded", "Failed"):
         yield f"{pod.metadata.namespace}/{name}"
+
+
+def _unfinished(workload: Workload, pods: Iterable[Pod]) -> int:
+    """How many have not ended: of its job's pods, and of those that were orphaned when it was deleted."""
+    owners = (p.metadata.controller for p in pods if any(_workload_of_unfinished(p)))
+    return sum(owner is None or owner.uid == workload.spec.job.uid for owner in owners)
+
+
+def _has_not_happened(error: ApiFailure) -> bool:
+    """Whether the server itself has refused a write, or has never got it."""
+    if isinstance(error, ApiError):
+        return 400 <= error.status < 500 and error.status != 408 and error.reason != NOT_THE_API
+    return isinstance(error, NotSent)
 
 
 def _by_key(cache: Cache[Any]) -> dict[str, Any]:

@@ -67,13 +67,16 @@ class Snapshot:
     """The labels of every namespace."""
     unfinished_pods: Mapping[str, int] = field(default_factory=dict)
     """Pods of a Workload that still exist and have not ended, terminating ones among them, by the Workload's key."""
-    purchases: Mapping[tuple[str, int], bool] = field(default_factory=dict)
-    """(Workload uid, attempt) to whether its purchase was in flight, read consistently after it was no longer charged
-    without being admitted: from then on none can begin."""
+    left_nothing: frozenset[tuple[str, int]] = frozenset()
+    """(Workload uid, attempt) of which neither a pod nor a purchase in flight was found by a consistent read, made when
+    its job was held and it was no longer charged without being admitted: from then on none can begin."""
     kinds: frozenset[str] = frozenset({"Job"})
     """The kinds of job objects that ``jobs`` holds; Workloads of other kinds are left alone."""
     set_aside: frozenset[str] = frozenset()
-    """Keys of Workloads that the API server lately refused to write: left alone for a while, though they count."""
+    """Keys of Workloads that the API server lately refused to write: left alone for a while, though they count
+    and keep their place in line."""
+    unwritable: frozenset[str] = frozenset()
+    """Those of ``set_aside`` that were refused so often that they cannot run: they keep no place in line."""
     written: Mapping[str, datetime] = field(default_factory=dict)
     """When this process last wrote a Workload's status, by its uid."""
 
@@ -125,15 +128,13 @@ class SuspendJob:
 
 
 @dataclass(frozen=True)
-class ReadPurchase:
-    """Read the Workload's CapacityRequest consistently, and remember whether it is in flight."""
+class ReadRemains:
+    """Read the Workload's CapacityRequest and its pods consistently, and remember if nothing is left of the attempt."""
 
     workload: Workload
 
 
-Step = (
-    MakeWorkload | RewriteSpec | PutWorkload | DeleteWorkload | RemoveFinalizer | StartJob | SuspendJob | ReadPurchase
-)
+Step = MakeWorkload | RewriteSpec | PutWorkload | DeleteWorkload | RemoveFinalizer | StartJob | SuspendJob | ReadRemains
 
 
 @dataclass(frozen=True)
@@ -146,3 +147,5 @@ class Decision:
 
     steps: tuple[Step, ...] = ()
     wake_at: datetime | None = None
+    faults: tuple[tuple[str, str], ...] = ()
+    """(key, what was raised) of what could not be decided on: left as it is, and what it is charged stays charged."""

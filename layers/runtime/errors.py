@@ -24,6 +24,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+NOT_THE_API = "NotTheApi"
+"""The reason of an answer that is no Kubernetes Status: something between here and the API server gave it."""
+
 
 class ApiFailure(RuntimeError):
     """A call to the API server failed."""
@@ -123,7 +126,7 @@ def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiErr
         said = None
     if not isinstance(said, dict):
         text = body[:200].decode("utf-8", "replace")
-        return _BY_STATUS.get(status, ServerError)(status, "NotTheApi", text, retry_after=seconds)
+        return _BY_STATUS.get(status, ServerError)(status, NOT_THE_API, text, retry_after=seconds)
     details = said.get("details") or {}
     causes = tuple(f"{c.get('field', '')}: {c.get('message', '')}" for c in details.get("causes") or ())
     reason = str(said.get("reason") or "")

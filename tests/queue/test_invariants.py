@@ -129,7 +129,7 @@ class Life:
         steps = self.decided()
         charging = [s for s in steps if isinstance(s, PutWorkload) and s.charges]
         self.land(steps[: self.dice.randint(0, len(steps))], charging)
-        self.world.purchases.clear()
+        self.world.left_nothing.clear()
         self.world.written.clear()
 
     def decided(self) -> tuple[Step, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,11 +12,12 @@ from contracts.kinds import CapacityRequest, PodGroup
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker
 from layers.queue.attempts import backoff_seconds
+from layers.queue.decide import decide
 from layers.queue.snapshot import (
     DeleteWorkload,
     MakeWorkload,
     PutWorkload,
-    ReadPurchase,
+    ReadRemains,
     RemoveFinalizer,
     RewriteSpec,
     StartJob,
@@ -76,7 +78,7 @@ def test_a_whole_life_costs_eight_writes() -> None:
     assert [type(s).__name__ for s in world.log] == [
         "MakeWorkload", "PutWorkload",  # reserved
         "PutWorkload", "StartJob",  # charged and admitted
-        "ReadPurchase", "PutWorkload",  # finished and freed
+        "ReadRemains", "PutWorkload",  # finished and freed
         "RemoveFinalizer",
     ]  # fmt: skip
     assert world.cause("train") is None
@@ -291,7 +293,7 @@ def test_a_charge_stands_while_a_purchase_is_in_flight_after_the_eviction() -> N
     world.purchase("train", "Released")
     written = world.settle()
 
-    assert [type(s) for s in written] == [ReadPurchase, PutWorkload]
+    assert [type(s) for s in written] == [ReadRemains, PutWorkload]
     assert (world.state("train"), world.cause("train")) == ("pending", None)
 
 
@@ -306,7 +308,7 @@ def test_a_purchase_is_read_after_the_eviction_is_written_never_before() -> None
     first, second, third = world.step(), world.step(), world.step()
 
     assert [type(s) for s in first] == [PutWorkload]
-    assert [type(s) for s in second] == [ReadPurchase]
+    assert [type(s) for s in second] == [ReadRemains]
     assert [type(s) for s in third] == [PutWorkload]
 
 
@@ -318,8 +320,13 @@ def test_a_view_that_is_late_does_not_end_a_charge() -> None:
     world.settle()
     world.passes(10)
     world.step()
-    world.purchases[("wl-train", 1)] = True  # read consistently: in flight, whatever the watch has brought so far
+    late = world.snapshot()
+    world.purchase("train", "Launching")
+    (read,) = decide(late, world.now).steps
+    world.land(read)  # consistently: in flight, whatever the watch has brought so far
 
+    assert isinstance(read, ReadRemains)
+    assert decide(replace(late, left_nothing=frozenset(world.left_nothing)), world.now).steps == (read,)
     assert world.settle() == []
     assert world.cause("train") == "Planned"
 
@@ -560,7 +567,7 @@ def test_q_c9_a_priority_changed_while_waiting_counts_at_once() -> None:
     assert (world.cause("first"), world.cause("second")) == (None, "Placed")
 
 
-def test_a_write_that_the_server_refuses_sets_one_workload_aside_and_stops_nobody_else() -> None:
+def test_a_workload_that_the_server_refuses_to_write_keeps_its_place_until_it_is_clear_that_it_cannot_run() -> None:
     world = World()
     world.submit("cursed", 1, age=10)
     world.submit("blessed", 1)
@@ -569,7 +576,11 @@ def test_a_write_that_the_server_refuses_sets_one_workload_aside_and_stops_nobod
     world.place("blessed")
     world.set_aside = {world.key("cursed")}
     world.settle()
+    # To go first would have to be written on the other one, which is set aside.
+    assert (world.state("cursed"), world.state("blessed")) == ("reserved", "reserved")
 
+    world.unwritable = {world.key("cursed")}
+    world.settle()
     assert (world.state("cursed"), world.state("blessed")) == ("reserved", "admitted")
 
 
@@ -605,8 +616,6 @@ def test_the_first_answers_of_a_started_gang_are_not_repeated_before_they_stand(
 
 
 def test_the_same_world_asks_for_the_same_steps() -> None:
-    from layers.queue.decide import decide
-
     world = World()
     for i in range(5):
         world.submit(f"j{i}", 3, age=i)

@@ -21,7 +21,7 @@ from layers.queue.snapshot import (
     DeleteWorkload,
     MakeWorkload,
     PutWorkload,
-    ReadPurchase,
+    ReadRemains,
     RemoveFinalizer,
     RewriteSpec,
     Snapshot,
@@ -113,8 +113,9 @@ class World:
         self.flavors = {f.key: f for f in flavors or (a_flavor(),)}
         self.priorities: dict[str, int] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {TEAM: {"kubernetes.io/metadata.name": TEAM}}
-        self.purchases: dict[tuple[str, int], bool] = {}
+        self.left_nothing: set[tuple[str, int]] = set()
         self.set_aside: set[str] = set()
+        self.unwritable: set[str] = set()
         self.written: dict[str, datetime] = {}
         self.log: list[Step] = []
 
@@ -167,10 +168,19 @@ class World:
     def purchase(self, job: str, state: str, *blockers: Blocker) -> None:
         """The provisioner answers: ``Planned``, ``Refused``, ``Launching``, ``Launched``, ``Failed``, ``Released``."""
         workload = self.of(job)
+        if workload.key not in self.pod_groups:
+            self.does_not_fit(job)
+        group = self.pod_groups[workload.key].metadata
+        owner = {"apiVersion": "trigate.dev/v1alpha1", "kind": "PodGroup", "name": group.name, "uid": group.uid}
         condition = ("Planned", False, "Refused") if state == "Refused" else (state, True, state)
         self.requests[workload.key] = CapacityRequest.model_validate(
             {
-                "metadata": {"name": workload.metadata.name, "namespace": TEAM, "uid": f"cr-{job}"},
+                "metadata": {
+                    "name": workload.metadata.name,
+                    "namespace": TEAM,
+                    "uid": f"cr-{job}",
+                    "ownerReferences": [owner],
+                },
                 "spec": {"podGroupName": workload.metadata.name},
                 "status": {
                     "conditions": [self._condition(*condition)],
@@ -180,7 +190,6 @@ class World:
                 },
             }
         )
-        self.purchases = {k: v for k, v in self.purchases.items() if not v}
 
     def pods_appear(self, job: str) -> None:
         self.pods[self.key(job)] = self.of(job).size
@@ -221,8 +230,9 @@ class World:
             flavors=dict(self.flavors),
             namespaces=dict(self.namespaces),
             unfinished_pods=dict(self.pods),
-            purchases=dict(self.purchases),
+            left_nothing=frozenset(self.left_nothing),
             set_aside=frozenset(self.set_aside),
+            unwritable=frozenset(self.unwritable),
             written=dict(self.written),
         )
 
@@ -276,10 +286,10 @@ class World:
             case SuspendJob(job, _):
                 name = job.key.partition("/")[2]
                 self.jobs[name] = merged(self.jobs[name], suspend_patch(decoded(self.jobs[name])))
-            case ReadPurchase(workload):
+            case ReadRemains(workload):
                 request = self.requests.get(workload.key)
-                number = workload.metadata.uid, workload.status.attempt
-                self.purchases[number] = request is not None and request.in_flight
+                if not self.pods.get(workload.key) and not (request and request.in_flight):
+                    self.left_nothing.add((workload.metadata.uid, workload.status.attempt))
 
     # ---- questions -------------------------------------------------------------------------------------------------
 

@@ -294,6 +294,18 @@ class PodTemplate(Mirror, frozen=True):
     spec: PodSpec = PodSpec()
 
 
+class DaemonSetSpec(Mirror, frozen=True):
+    """The pods that run on every node where they may."""
+
+    template: PodTemplate = PodTemplate()
+
+
+class DaemonSet(Keyed, frozen=True):
+    """A DaemonSet of apps/v1."""
+
+    spec: DaemonSetSpec = DaemonSetSpec()
+
+
 class JobSpec(Mirror, frozen=True):
     """How many pods a Job runs, of what, and whether it may."""
 

@@ -15,7 +15,7 @@ import msgspec
 from contracts.kinds.pod_group import PodClass, PodGroup, PodGroupState
 from contracts.kinds.pools import KwokNodeClass, NodePool
 from contracts.kinds.workload import ChargeCause, Workload, WorkloadState
-from contracts.mirrors import Job, Namespace, Node, Pod, PodSpec, Taint, Toleration
+from contracts.mirrors import DaemonSet, Job, Namespace, Node, Pod, PodSpec, Taint, Toleration
 from contracts.names import GPU
 from contracts.quantities import Written
 
@@ -78,6 +78,15 @@ def a_pod(
             "status": {"phase": phase, **(status or {})},
         },
         Pod,
+    )
+
+
+def a_daemon_set(name: str = "agent", requests: Mapping[str, Written] | None = None, **spec: Any) -> DaemonSet:
+    """A DaemonSet whose pods ask for a CPU unless told otherwise; ``spec`` is its pods', in camelCase."""
+    asked = {"cpu": "1"} if requests is None else requests
+    template = {"spec": {**a_pod_spec(a_container(asked)), **spec}}
+    return msgspec.convert(
+        {"metadata": _metadata(name, "kube-system", None, None), "spec": {"template": template}}, DaemonSet
     )
 
 

@@ -24,14 +24,13 @@ from contracts.names import (
     NODE_POOL_LABEL,
     ZONE_LABEL,
 )
-from contracts.quantities import ResourceAmounts, parse_resources
-from layers.provisioning.snapshot import InstanceType, Offering
+from contracts.quantities import ResourceAmounts, add, parse_resources
+from layers.provisioning.snapshot import PODS, Daemon, InstanceType, Offering
 
 ARCH_LABEL = "kubernetes.io/arch"
 OS_LABEL = "kubernetes.io/os"
 UNKNOWN_BEFOREHAND = (HOSTNAME_LABEL, NODE_CLAIM_LABEL)
 """Keys that every node has, with a value that nobody knows before it exists."""
-PODS = "pods"
 MICRO = 1_000_000
 
 OfferingKey = tuple[str, str, str, str]
@@ -156,8 +155,16 @@ def _malformed_taint(pool: NodePool) -> str | None:
     return None
 
 
-def candidates_of(pool: NodePool, types: Sequence[InstanceType]) -> tuple[Candidate, ...]:
+def candidates_of(
+    pool: NodePool,
+    types: Sequence[InstanceType],
+    daemons: Sequence[Daemon] = (),
+    seen: Mapping[str, ResourceAmounts] | None = None,
+) -> tuple[Candidate, ...]:
     """What ``pool`` may buy of its class: the offerings that its requirements admit, in the order of their names.
+
+    What is allocatable to gangs is less than what is allocatable by what DaemonSets will take, or by what a node's own
+    pods have taken on the pool's nodes of that type (``seen``), whichever is more.
 
     Nothing while the pool is malformed: no such node could be made.
     """
@@ -173,10 +180,30 @@ def candidates_of(pool: NodePool, types: Sequence[InstanceType]) -> tuple[Candid
                 found.append(
                     Candidate(
                         pool.metadata.name, pool.spec.weight, kind.name, offering.zone, offering.capacity_type,
-                        round(offering.price * MICRO), labels, taints, kind.capacity, kind.allocatable,
+                        round(offering.price * MICRO), labels, taints, kind.capacity,
+                        _without_daemons(kind, labels, taints, daemons, (seen or {}).get(kind.name, {})),
                     )
                 )  # fmt: skip
     return tuple(sorted(found, key=lambda c: c.key))
+
+
+def _without_daemons(
+    kind: InstanceType,
+    labels: Mapping[str, str],
+    taints: Sequence[Taint],
+    daemons: Sequence[Daemon],
+    seen: ResourceAmounts,
+) -> ResourceAmounts:
+    coming = add(
+        *(
+            d.amounts
+            for d in daemons
+            if untolerated_taint(d.tolerations, taints) is None
+            and unmatched_label(labels, d.node_selector) is None
+            and matches_node_affinity(labels, "", d.required)
+        )
+    )
+    return {r: max(0, n - max(coming.get(r, 0), seen.get(r, 0))) for r, n in kind.allocatable.items()}
 
 
 def node_labels(pool: NodePool, kind: InstanceType, offering: Offering) -> dict[str, str]:

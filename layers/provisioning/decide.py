@@ -49,6 +49,8 @@ def decide(world: Snapshot, now: datetime) -> Decision:
         steps += outcome.steps
         if outcome.taken:
             usage = plus(usage, outcome.taken)
+        if outcome.wake_at:
+            wakes.append(outcome.wake_at)
     held = held_nodes(world.pod_groups.values())
     for name in sorted(world.claims):
         fate = _guarded(faults, name, fate_of, world.claims[name], seen, held, now) or Fate()

@@ -9,6 +9,7 @@ from datetime import datetime
 from contracts.kinds.capacity import Feasibility
 from contracts.kinds.pod_group import PodClass
 from contracts.kinds.pools import NODES, NodePool
+from contracts.quantities import ResourceAmounts
 from contracts.reasons import Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker
 from layers.provisioning.catalog import (
@@ -52,7 +53,10 @@ class Market:
         )
         self._types = {p.metadata.name: world.catalogs.get(class_key(p)) for p in self.pools}
         self.of_pool: dict[str, tuple[Candidate, ...]] = {
-            p.metadata.name: candidates_of(p, self._types[p.metadata.name] or ()) for p in self.pools
+            p.metadata.name: candidates_of(
+                p, self._types[p.metadata.name] or (), world.daemons, _seen_on_nodes(p, world)
+            )
+            for p in self.pools
         }
         self.candidates = tuple(c for p in self.pools for c in self.of_pool[p.metadata.name])
         self.by_key: dict[OfferingKey, Candidate] = {c.key: c for c in self.candidates}
@@ -241,6 +245,18 @@ class Market:
                 for resource in sorted(left[pool.metadata.name])
             ]
         return blockers
+
+
+def _seen_on_nodes(pool: NodePool, world: Snapshot) -> dict[str, ResourceAmounts]:
+    """Instance type → the most that a node's own pods take on any of the pool's nodes of that type."""
+    most: dict[str, dict[str, int]] = {}
+    for claim in world.claims.values():
+        taken = world.own_pods.get(claim.status.node_name or "")
+        if taken and claim.spec.node_pool == pool.metadata.name:
+            of_type = most.setdefault(claim.spec.instance_type, {})
+            for resource, amount in taken.items():
+                of_type[resource] = max(amount, of_type.get(resource, 0))
+    return {kind: amounts for kind, amounts in most.items()}
 
 
 def _limit_reached(pool: NodePool, resource: str, available: int, requested: int | None) -> Blocker:

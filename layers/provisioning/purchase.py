@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from contracts.conditions import find
 from contracts.kinds.capacity import (
+    INITIALIZED,
     CapacityRequest,
     CapacityState,
     FailedNode,
@@ -31,6 +33,7 @@ from layers.provisioning.snapshot import Snapshot, is_up_for
 from layers.provisioning.statuses import (
     answered,
     failed_node,
+    fell_short,
     free_names,
     given_up,
     launching,
@@ -51,13 +54,18 @@ from layers.provisioning.steps import (
     Step,
 )
 
+SETTLING = timedelta(seconds=30)
+"""So long after its last node is ready a gang that was bought for must have found its place: the gang gate answers
+within a second, and what it would lose by a longer pause of that gate, the next attempt finds as idle nodes."""
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """The steps for one purchase, and what it will take of the pools' limits beyond the claims that exist."""
+    """The steps for one purchase, what it will take of the pools' limits beyond the claims, and when to look again."""
 
     steps: tuple[Step, ...] = ()
     taken: Usage | None = None
+    wake_at: datetime | None = None
 
 
 def next_steps(case: Case, world: Snapshot, market: Market, usage: Usage, now: datetime) -> Outcome:
@@ -180,7 +188,22 @@ def _in_flight(
         if lost:
             return _put(request, releasing(case, request, workload, tuple(lost), now))
         return Outcome(tuple(CreateClaim(claim) for claim in claims))
-    return _put(request, progressed(case, request, workload, world, now))
+    outcome = _put(request, progressed(case, request, workload, world, now))
+    return outcome if outcome.steps or group is None else _complete(case, request, workload, group, world, now)
+
+
+def _complete(
+    case: Case, request: CapacityRequest, workload: Workload, group: PodGroup, world: Snapshot, now: datetime
+) -> Outcome:
+    """Every node is made. If the gang still lacks room some time after all of them are ready, it will never have it."""
+    since = [find(claim.status.conditions, INITIALIZED) for claim in case.own if claim.initialized]
+    lacks = group.status.reservation == request.status.reservation and group.state is PodGroupState.HELD
+    if len(since) < len(request.status.plan) or not lacks or not group.status.shortfall:
+        return Outcome()
+    end = max(at.last_transition_time for at in since if at) + SETTLING
+    if now < end:
+        return Outcome(wake_at=end)
+    return _put(request, fell_short(case, request, workload, group.status.shortfall, world, now))
 
 
 def _dead(case: Case, request: CapacityRequest, intends: bool, world: Snapshot) -> tuple[FailedNode, ...]:

@@ -22,8 +22,9 @@ from contracts.kinds.capacity import LAUNCHED, CapacityRequest, NodeClaim
 from contracts.kinds.pod_group import PodGroup
 from contracts.kinds.pools import KwokNodeClass, NodePool
 from contracts.kinds.workload import Workload
-from contracts.mirrors import Node, Pod
+from contracts.mirrors import DaemonSet, Node, Pod
 from contracts.names import CAPACITY_REQUEST_FINALIZER, NODE_CLAIM_FINALIZER, NODE_CLAIM_LABEL, REMOVING_ANNOTATION
+from contracts.quantities import ResourceAmounts
 from contracts.reasons import Reason
 from contracts.traces import trace_id
 from contracts.verdicts import Blocker
@@ -31,7 +32,7 @@ from layers.provisioning import lifecycle
 from layers.provisioning.decide import decide, launching
 from layers.provisioning.providers import LaunchRefused, NotYet, OutOfStock, Provider, kwok_cloud
 from layers.provisioning.providers.kwok import KwokProvider
-from layers.provisioning.snapshot import Reads, Snapshot, busy_nodes, held_nodes
+from layers.provisioning.snapshot import Reads, Snapshot, busy_nodes, daemon_of, held_nodes, own_pods
 from layers.provisioning.spans import spans_of_write, spans_to_tell_again
 from layers.provisioning.steps import (
     CreateClaim,
@@ -54,7 +55,7 @@ from layers.provisioning.steps import (
 from layers.runtime.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, ServerError
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
-from layers.runtime.resources import NODES, PODS, resource_of
+from layers.runtime.resources import NODES, PODS, Resource, resource_of
 from layers.runtime.watching import Cache, Watcher
 from layers.runtime.writing import add_finalizer, patch_tested, remove_finalizer, write_status
 
@@ -82,6 +83,7 @@ SEEN_AGAIN = 0.05
 WORKLOADS, POD_GROUPS = resource_of(Workload), resource_of(PodGroup)
 REQUESTS, CLAIMS = resource_of(CapacityRequest), resource_of(NodeClaim)
 POOLS, CLASSES = resource_of(NodePool), resource_of(KwokNodeClass)
+DAEMON_SETS: Resource[DaemonSet] = Resource("/apis/apps/v1", "daemonsets", True, "DaemonSet", DaemonSet)
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,14 @@ class ProvisioningGate:
         self.classes: Cache[KwokNodeClass] = Cache()
         self.nodes: Cache[Node] = Cache()
         self.pods: Cache[Pod] = Cache()
+        self.daemon_sets: Cache[DaemonSet] = Cache()
         self.pods.index("node", lambda pod: [pod.spec.node_name] if pod.spec.node_name else [])
         self._providers: Mapping[str, Provider] = {
             "KwokNodeClass": KwokProvider(self._api, self.nodes, self.classes.get, self.claims.values)
         }
         self._aside: dict[str, Aside] = {}
         self._refused: dict[str, str] = {}
+        self._own_pods: dict[str, ResourceAmounts] = {}
         self._faults: dict[str, str] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._by_reason = Gauge(
@@ -152,8 +156,11 @@ class ProvisioningGate:
             changed(key, old, new)
 
         def pod_changed(key: str, old: Pod | None, new: Pod | None) -> None:
-            if any(pod is not None and pod.spec.node_name in self.claims for pod in (old, new)):
-                changed(key, old, new)
+            for pod in (old, new):
+                if pod is not None and pod.spec.node_name:
+                    self._own_pods.pop(pod.spec.node_name, None)
+                    if pod.spec.node_name in self.claims:
+                        changed(key, old, new)
 
         return Gate(
             watchers=[
@@ -165,6 +172,7 @@ class ProvisioningGate:
                 Watcher(self._api, CLASSES, self.classes, class_changed, times=times),
                 Watcher(self._api, NODES, self.nodes, node_changed, times=times),
                 Watcher(self._api, PODS, self.pods, pod_changed, times=times),
+                Watcher(self._api, DAEMON_SETS, self.daemon_sets, changed, times=times),
             ],
             reconcilers=[
                 Reconciler(self._passes, self._pass),
@@ -221,7 +229,15 @@ class ProvisioningGate:
             nodes={n.key: n for n in self.nodes.values()},
             busy=busy_nodes(pod for name in claims for pod in self.pods.by("node", name)),
             refused=self._refused,
+            daemons=tuple(d for d in map(daemon_of, self.daemon_sets.values()) if d is not None),
+            own_pods={name: self._own_pods_of(name) for name in claims},
         )
+
+    def _own_pods_of(self, node: str) -> ResourceAmounts:
+        """Counted once for as long as no pod of the node changes."""
+        if node not in self._own_pods:
+            self._own_pods[node] = own_pods(self.pods.by("node", node))
+        return self._own_pods[node]
 
     async def _reads(self, world: Snapshot) -> tuple[Reads, dict[str, Node]]:
         """What must be read as it is now: Workloads of purchases to be launched; holds, pods, nodes before a removal.

@@ -12,10 +12,13 @@ from contracts.kinds.capacity import CapacityRequest, NodeClaim
 from contracts.kinds.pod_group import PodGroup
 from contracts.kinds.pools import NodePool
 from contracts.kinds.workload import Workload
-from contracts.mirrors import Node, Pod
+from contracts.mirrors import DaemonSet, Node, NodeSelector, Pod, Toleration
 from contracts.names import HELD_FOR_ANNOTATION, REMOVING_ANNOTATION
-from contracts.quantities import ResourceAmounts
+from contracts.quantities import BadQuantity, ResourceAmounts, add
+from contracts.requests import held_requests, pod_requests
 
+PODS = "pods"
+"""The resource under which a node tells how many pods it takes."""
 LONGEST = timedelta(days=3650)
 """A wait that somebody wrote longer than this is this long: dates have an end."""
 
@@ -47,6 +50,16 @@ class InstanceType:
 
 
 @dataclass(frozen=True)
+class Daemon:
+    """What a DaemonSet takes of every node on which its pods may run, the pod's slot included."""
+
+    amounts: ResourceAmounts
+    node_selector: Mapping[str, str]
+    required: NodeSelector | None
+    tolerations: tuple[Toleration, ...]
+
+
+@dataclass(frozen=True)
 class Reads:
     """What was read consistently for acts that cannot be taken back.
 
@@ -63,7 +76,8 @@ class Reads:
 class Snapshot:
     """Objects by their cache key; ``busy`` holds the names of nodes with a pod that still runs or will run.
 
-    ``refused``: names of claims that the API server has refused to make lately, and its words.
+    ``refused``: names of claims that the API server has refused to make lately, and its words. ``own_pods``: node →
+    what its own pods take of it, as far as they are there: those of DaemonSets and the static ones.
     """
 
     workloads: Mapping[str, Workload] = field(default_factory=dict)
@@ -75,6 +89,8 @@ class Snapshot:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     busy: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict)
+    daemons: tuple[Daemon, ...] = ()
+    own_pods: Mapping[str, ResourceAmounts] = field(default_factory=dict)
     reads: Reads = Reads()
 
     def workload_of(self, group: PodGroup) -> Workload | None:
@@ -114,6 +130,29 @@ def goes_with_its_node(pod: Pod) -> bool:
     """Whether the pod is its node's own, so that it is no reason to keep the node: a DaemonSet's, or a static one."""
     owner = pod.metadata.controller
     return MIRROR_ANNOTATION in pod.metadata.annotations or (owner is not None and owner.kind in ("DaemonSet", "Node"))
+
+
+def daemon_of(daemon_set: DaemonSet) -> Daemon | None:
+    """What ``daemon_set`` takes of a node; None: its requests cannot be read, so that its pods never run."""
+    spec = daemon_set.spec.template.spec
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    try:
+        amounts = {**pod_requests(spec), PODS: 1}
+    except BadQuantity:
+        return None
+    return Daemon(amounts, spec.node_selector, affinity.required if affinity else None, spec.tolerations)
+
+
+def own_pods(pods: Iterable[Pod]) -> ResourceAmounts:
+    """What a node's own pods among ``pods`` take of it, their slots included."""
+    taken: ResourceAmounts = {}
+    for pod in pods:
+        if goes_with_its_node(pod) and pod.status.phase not in ("Succeeded", "Failed"):
+            try:
+                taken = add(taken, held_requests(pod), {PODS: 1})
+            except BadQuantity:
+                continue
+    return taken
 
 
 def busy_nodes(pods: Iterable[Pod]) -> frozenset[str]:

@@ -24,13 +24,14 @@ from contracts.kinds.capacity import (
     NodeClaim,
     PlannedNode,
 )
-from contracts.kinds.pod_group import PodGroup, PodGroupState
+from contracts.kinds.pod_group import PodClass, PodGroup, PodGroupState
 from contracts.kinds.workload import EVICTED, Workload
+from contracts.quantities import ResourceAmounts, parse_resources, subtract
 from contracts.reasons import Layer, Passed, Reason
 from contracts.traces import trace_id
 from contracts.verdicts import Blocker, Verdict, passed, rejection
 from layers.provisioning.cases import Case
-from layers.provisioning.catalog import Candidate
+from layers.provisioning.catalog import Candidate, demand_of
 from layers.provisioning.claims import claim_name
 from layers.provisioning.lifecycle import awaited
 from layers.provisioning.planning import Refusal
@@ -190,6 +191,65 @@ def releasing(
             detail=", ".join(sorted({f.reason.value for f in dead})) or None,
         )
         blockers.insert(0, partial)
+    return _releasing(request, workload, blockers, remembered(request, dead), now)
+
+
+def fell_short(
+    case: Case,
+    request: CapacityRequest,
+    workload: Workload,
+    shortfall: Sequence[PodClass],
+    world: Snapshot,
+    now: datetime,
+) -> CapacityRequest:
+    """All nodes are ready, and yet they do not take the gang: the purchase goes back, with what they really have."""
+    blockers: list[Blocker] = []
+    bought = [(c, _room(c, world)) for c in case.own]
+    for demand in (demand_of(pod_class) for pod_class in shortfall):
+        most = {r: max((room.get(r, 0) for _, room in bought), default=0) for r in demand.requests}
+        lacking = [r for r in sorted(demand.requests) if demand.requests[r] > most[r]]
+        if lacking:
+            resource = lacking[0]
+            blockers.append(
+                Blocker(
+                    reason=Reason.TOO_BIG_FOR_ANY_INSTANCE_TYPE,
+                    pod_set=demand.pod_set,
+                    resource=resource,
+                    requested=demand.requests[resource],
+                    available=most[resource],
+                    nodes=len({c.spec.instance_type for c, _ in bought}),
+                    detail="as the nodes that came have it, less what their own pods take",
+                )
+            )
+        else:
+            blockers.append(
+                Blocker(
+                    reason=Reason.PARTIAL_CAPACITY_RELEASED,
+                    pod_set=demand.pod_set,
+                    requested=len(request.status.plan),
+                    available=len(bought),
+                    detail=f"{demand.count} members of {demand.pod_set} found no room",
+                )
+            )
+    return _releasing(request, workload, blockers, request.status.failed_nodes, now)
+
+
+def _room(claim: NodeClaim, world: Snapshot) -> ResourceAmounts:
+    """What the claim's node has for gangs, as it is."""
+    node = world.nodes.get(claim.status.node_name or "")
+    if node is None:
+        return {}
+    return subtract(parse_resources(node.status.allocatable), world.own_pods.get(node.metadata.name, {}))
+
+
+def _releasing(
+    request: CapacityRequest,
+    workload: Workload,
+    blockers: Sequence[Blocker],
+    failed: tuple[FailedNode, ...],
+    now: datetime,
+) -> CapacityRequest:
+    status = request.status
     verdict = _rejected(blockers, request, workload, now)
     return request.but(
         status=status.but(
@@ -198,7 +258,7 @@ def releasing(
                 request.metadata.generation,
             ),
             feasibility=Feasibility.UNAVAILABLE,
-            failed_nodes=remembered(request, dead),
+            failed_nodes=failed,
             verdict=verdict,
             history=status.history.moved(
                 None, now=now, attempt=workload.status.attempt, result="failed", error=True

@@ -16,7 +16,7 @@ from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodClass, PodGroup, PodGroupState
 from contracts.kinds.pools import KwokNodeClass, NodePool
 from contracts.kinds.workload import ChargeCause, Workload, WorkloadState
-from contracts.mirrors import Node, Pod
+from contracts.mirrors import DaemonSet, Node, Pod
 from contracts.names import CAPACITY_REQUEST_FINALIZER, NODE_CLAIM_LABEL
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker
@@ -25,7 +25,7 @@ from layers.provisioning.claims import claim_name
 from layers.provisioning.decide import decide, launching
 from layers.provisioning.limits import limits_of, usage_of
 from layers.provisioning.providers import Instance, LaunchRefused, NotYet, OutOfStock, kwok_cloud
-from layers.provisioning.snapshot import Reads, Snapshot, busy_nodes, held_nodes, stands
+from layers.provisioning.snapshot import Reads, Snapshot, busy_nodes, daemon_of, held_nodes, own_pods, stands
 from layers.provisioning.statuses import new_request
 from layers.provisioning.steps import (
     CreateClaim,
@@ -61,6 +61,7 @@ class Cloud:
         self.classes: dict[str, KwokNodeClass] = {}
         self.nodes: dict[str, Node] = {}
         self.pods: list[Pod] = []
+        self.daemon_sets: list[DaemonSet] = []
         self.launches: list[str] = []
         self.written: list[Step] = []
         self.refuse: Callable[[NodeClaim], str | None] = lambda claim: None
@@ -145,6 +146,8 @@ class Cloud:
             catalogs={("KwokNodeClass", n): kwok_cloud.catalog(c) for n, c in self.classes.items()},
             nodes=dict(self.nodes),
             busy=busy_nodes(self.pods),
+            daemons=tuple(d for d in map(daemon_of, self.daemon_sets) if d is not None),
+            own_pods={n: own_pods(p for p in self.pods if p.spec.node_name == n) for n in self.claims},
             reads=Reads(requests, held_nodes(self.groups.values()), busy_nodes(self.pods)),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from layers.provisioning.snapshot import Reads
 from layers.provisioning.steps import CreateClaim, KeepNode, PutClaimStatus, PutRequestStatus
 from tests.builders import (
     NOW,
+    a_daemon_set,
     a_node,
     a_node_class,
     a_node_pool,
@@ -172,6 +174,54 @@ def test_p_b28_pods_that_ask_for_nothing_still_need_slots() -> None:
     cloud.settle()
 
     assert len(cloud.plan()) == 2
+
+
+def test_what_daemons_will_take_of_a_node_is_not_planned_with() -> None:
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", an_instance_type("t", gpus=0, cpu="64")))
+    cloud.daemon_sets.append(a_daemon_set("agent", {"cpu": "1"}))
+    cloud.gang("two", a_pod_class(2, {"cpu": "32"}))
+    cloud.gang("whole", a_pod_class(1, {"cpu": "64"}))
+    cloud.settle()
+
+    assert len(cloud.plan("two")) == 2
+    (blocker,) = cloud.verdict("whole").blockers
+    assert (blocker.reason, blocker.resource, blocker.requested, blocker.available) == (
+        Reason.TOO_BIG_FOR_ANY_INSTANCE_TYPE, "cpu", 64_000, 63_000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spec", "takes"),
+    [
+        ({}, False),
+        ({"tolerations": [{"operator": "Exists"}]}, True),
+        ({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"trigate.dev/node-pool": "pool"}}, True),
+        ({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"trigate.dev/node-pool": "other"}}, False),
+    ],
+    ids=["taint", "tolerated", "of this pool", "of another pool"],
+)
+def test_only_daemons_that_may_run_on_the_pools_nodes_take_of_them(spec: dict[str, Any], takes: bool) -> None:
+    taint = {"key": "gpu", "effect": "NoSchedule"}
+    cloud = Cloud(a_node_pool(taints=(taint,)), a_node_class("kwok", an_instance_type("t", gpus=0, cpu="64")))
+    cloud.daemon_sets.append(a_daemon_set(**spec))
+    cloud.gang("train", a_pod_class(1, {"cpu": "64"}, tolerations=({"operator": "Exists"},)))
+    cloud.settle()
+
+    assert cloud.state() is (CapacityState.REFUSED if takes else CapacityState.PLANNED)
+
+
+def test_what_a_nodes_own_pods_were_seen_to_take_is_not_planned_with() -> None:
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", an_instance_type("t", gpus=0, cpu="64")))
+    cloud.gang("first", a_pod_class(1, {"cpu": "8"}), state=WorkloadState.CHARGED)
+    cloud.settle()
+    itself = {"kind": "Node", "name": node_name("first", 0), "uid": "n"}
+    cloud.pods.append(a_pod("proxy", node=node_name("first", 0), requests={"cpu": "2"}, phase="Running", owner=itself))
+    cloud.pods.append(a_pod("other", node=node_name("first", 0), requests={"cpu": "9"}, phase="Running"))
+    cloud.gang("second", a_pod_class(1, {"cpu": "63"}))
+    cloud.gang("third", a_pod_class(1, {"cpu": "62"}))
+    cloud.settle()
+
+    assert (cloud.state("second"), cloud.state("third")) == (CapacityState.REFUSED, CapacityState.PLANNED)
 
 
 def test_a_changed_shortfall_is_planned_anew() -> None:
@@ -584,6 +634,49 @@ def test_a_claim_that_the_server_refuses_fails_the_purchase_in_its_words() -> No
     assert [
         (b.reason, b.detail) for b in (given_back.new.status.verdict.blockers if given_back.new.status.verdict else ())
     ] == [(Reason.LAUNCH_FAILED, "denied by a policy")]
+
+
+def test_a_purchase_that_came_whole_and_does_not_take_its_gang_is_given_back_with_what_it_has() -> None:
+    cloud = Cloud(a_node_pool(consolidate_after="5s"), a_node_class("kwok", an_instance_type("t", gpus=0, cpu="64")))
+    cloud.gang("train", a_pod_class(1, {"cpu": "64"}), state=WorkloadState.CHARGED)
+    cloud.settle()
+    daemon_set = {"kind": "DaemonSet", "name": "d", "uid": "d"}
+    cloud.pods.append(a_pod("d", node=node_name("train", 0), requests={"cpu": "3"}, phase="Running", owner=daemon_set))
+    wake = cloud.decide().wake_at
+    cloud.now = at(29)
+    cloud.settle()
+    before = cloud.state()
+    cloud.now = at(30)
+    cloud.settle()
+
+    assert (wake, before, cloud.state()) == (at(30), CapacityState.LAUNCHED, CapacityState.FAILED)
+    (blocker,) = cloud.verdict().blockers
+    assert (blocker.reason, blocker.resource, blocker.requested, blocker.available) == (
+        Reason.TOO_BIG_FOR_ANY_INSTANCE_TYPE, "cpu", 64_000, 61_000,
+    )  # fmt: skip
+
+
+def test_a_purchase_whose_gang_lost_the_rest_meanwhile_is_given_back() -> None:
+    cloud = Cloud(a_node_pool(consolidate_after="5s"), a_node_class())
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.settle()
+    cloud.gang("train", a_pod_class(3), state=WorkloadState.CHARGED)
+    cloud.later(31)
+
+    assert (cloud.state(), cloud.verdict().message) == (
+        CapacityState.FAILED,
+        "provisioning: 1 of 1 nodes came; they were given back: 3 members of main found no room",
+    )
+
+
+def test_a_gang_that_has_found_its_place_keeps_its_purchase() -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    cloud.settle()
+    cloud.groups["team/train"] = a_pod_group("train", state=PodGroupState.PLACED, hold={node_name("train", 0): 1})
+    cloud.later(60, step=10)
+
+    assert (cloud.state(), cloud.decide().wake_at) == (CapacityState.LAUNCHED, None)
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------

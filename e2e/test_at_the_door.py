@@ -112,14 +112,50 @@ async def test_the_label_takes_effect_only_at_creation(admin: Cluster, namespace
             lambda ns: with_template(a_job(ns, queue=None), schedulerName="trigate"),
             "belong to Jobs that have the label trigate.dev/queue",
         ),
+        (lambda ns: with_template(a_job(ns), nodeName="n1"), "leaves nodeName out of its pod template"),
+        (lambda ns: with_template(a_job(ns), schedulingGates=[{"name": "a.dev/b"}]), "has no schedulingGates"),
+        (lambda ns: a_job(ns, parallelism=100_001), "runs at most 100000 pods at once"),
     ],
-    ids=["bad-name", "managed-by-another", "no-label"],
+    ids=["bad-name", "managed-by-another", "no-label", "bound", "gated", "huge"],
 )
 async def test_a_job_that_could_never_run_is_refused_with_what_to_do(
     admin: Cluster, namespace: str, body: object, words: str
 ) -> None:
     assert callable(body)
     assert words in await refusal(admin.create(body(namespace)))
+
+
+async def test_a_job_without_a_queue_gets_no_labels_of_a_gang_later_either(admin: Cluster, namespace: str) -> None:
+    await admin.create(a_job(namespace, queue=None, suspend=True))
+    forged = {"spec": {"template": {"metadata": {"labels": {"trigate.dev/workload": "job-train-00000"}}}}}
+
+    assert "belong to Jobs that have the label" in await refusal(admin.merge("Job", "train", forged, namespace))
+    noted = {"spec": {"template": {"metadata": {"labels": {"mine": "x"}}}}}
+    assert (await admin.merge("Job", "train", noted, namespace))["spec"]["template"]["metadata"]["labels"][
+        "mine"
+    ] == "x"
+
+
+async def test_a_held_job_gets_no_scheduling_gates(admin: Cluster, namespace: str) -> None:
+    await admin.create(a_job(namespace))
+    gated = {"spec": {"template": {"spec": {"schedulingGates": [{"name": "a.dev/b"}]}}}}
+
+    assert "has no schedulingGates" in await refusal(admin.merge("Job", "train", gated, namespace))
+
+
+async def test_a_resource_is_covered_by_one_group(admin: Cluster) -> None:
+    group = {
+        "coveredResources": ["cpu"],
+        "flavors": [{"name": "any", "resources": [{"name": "cpu", "nominalQuota": "1"}]}],
+    }
+    queue = {
+        "apiVersion": "trigate.dev/v1alpha1",
+        "kind": "ClusterQueue",
+        "metadata": {"name": "door-twice"},
+        "spec": {"resourceGroups": [group, group]},
+    }
+
+    assert "a resource may be covered by one resource group only" in await refusal(admin.create(queue))
 
 
 @pytest.mark.parametrize(

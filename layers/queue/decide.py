@@ -256,7 +256,8 @@ class _Pass:
 
     def _reserved(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
         # What was reserved before the job got a problem stays reserved: only its template is what it is reserved for.
-        if not same or standing_obstacles(workload, replace(job, problems=()), self.world):
+        without = replace(job, problems=()) if job.problems else job
+        if not same or standing_obstacles(workload, without, self.world):
             why, said = (
                 ("TemplateChanged", "the job has changed") if not same else ("NotAdmissible", "the queue says no")
             )

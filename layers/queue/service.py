@@ -523,9 +523,13 @@ def _unfinished(workload: Workload, pods: Iterable[Pod]) -> int:
 
 
 def _has_not_happened(error: ApiFailure) -> bool:
-    """Whether the server itself has refused a write, or has never got it."""
+    """Whether the server itself has refused a write, or has never got it.
+
+    A conflict does not tell: the HTTP client sends a PUT again by itself when a connection that was kept breaks, and
+    then the first one may be what the second one conflicts with.
+    """
     if isinstance(error, ApiError):
-        return 400 <= error.status < 500 and error.status != 408 and error.reason != NOT_THE_API
+        return 400 <= error.status < 500 and error.status not in (408, 409) and error.reason != NOT_THE_API
     return isinstance(error, NotSent)
 
 

@@ -107,6 +107,8 @@ class QueueGate:
         self._leading = False
         self._left_nothing: set[tuple[str, int]] = set()
         self._in_doubt: dict[str, PutWorkload] = {}
+        self._asked: Counter[str] = Counter()
+        self._ask_at: dict[str, datetime] = {}
         self._written: dict[str, datetime] = {}
         self._deleting: set[str] = set()
         self._bound_told: set[tuple[str, int]] = set()
@@ -202,13 +204,15 @@ class QueueGate:
 
     def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
         self._try_again(key)
+        self._ask_at.pop(key, None)  # a newer version clears a doubt without being asked
         if new is None and old is not None:
             uid = old.metadata.uid
             self._written.pop(uid, None)
             self._deleting.discard(uid)
             self._left_nothing = {k for k in self._left_nothing if k[0] != uid}
             self._bound_told = {k for k in self._bound_told if k[0] != uid}
-            self._in_doubt.pop(key, None)
+            for doubt in (self._in_doubt, self._asked, self._ask_at):
+                doubt.pop(key, None)
         self._touch(counts=True)
 
     def _group_changed(self, key: str, old: PodGroup | None, new: PodGroup | None) -> None:
@@ -227,7 +231,7 @@ class QueueGate:
         self._leading = True
         for memory in (self._left_nothing, self._in_doubt, self._written, self._deleting, self._bound_told):
             memory.clear()
-        for counted in (self._aside_until, self._refusals, self._conflicts):
+        for counted in (self._aside_until, self._refusals, self._conflicts, self._asked, self._ask_at):
             counted.clear()
         now = self._clock()
         for workload in self.workloads.values():
@@ -259,8 +263,7 @@ class QueueGate:
             await self._all_landed(rest)
         self._measure(world)
         due = [t for t in (decision.wake_at, *self._aside_until.values()) if t is not None]
-        if self._in_doubt:
-            due.append(self._clock() + timedelta(seconds=FIRST_PAUSE))
+        due += [self._ask_at.get(k, now) for k in self._in_doubt]
         return max(TOGETHER, (min(due) - self._clock()).total_seconds()) if due else None
 
     async def _all_landed(self, steps: Iterable[Step]) -> None:
@@ -323,14 +326,21 @@ class QueueGate:
     async def _clear_doubts(self) -> None:
         """Ask for every charge in doubt whether it was stored; if nobody can say, it stays in doubt and counted."""
 
-        async def clear(step: PutWorkload) -> None:
+        async def clear(key: str, step: PutWorkload) -> None:
             try:
                 async with asyncio.timeout(LONGEST_STEP):
                     await self._clear_doubt(step)
+                self._asked.pop(key, None)
+                self._ask_at.pop(key, None)
             except (ApiFailure, TimeoutError) as error:
-                log.warning("charge.in_doubt", workload=step.old.key, error=str(error) or "no answer")
+                pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._asked[key], 10))
+                self._asked[key] += 1
+                self._ask_at[key] = self._clock() + timedelta(seconds=pause)
+                log.warning("charge.in_doubt", workload=key, error=str(error) or "no answer", again_in=pause)
 
-        await asyncio.gather(*(clear(step) for step in list(self._in_doubt.values())))
+        now = self._clock()
+        due = [(k, s) for k, s in self._in_doubt.items() if self._ask_at.get(k, now) <= now]
+        await asyncio.gather(*(clear(k, s) for k, s in due))
 
     async def _clear_doubt(self, step: PutWorkload) -> None:
         """Write it again, on the same version. Only that is sure: a read may come before a write that is under way.

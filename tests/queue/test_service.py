@@ -78,6 +78,22 @@ async def test_a_charge_whose_answer_is_lost_counts_although_no_watch_has_told_o
     plane.close()
 
 
+async def test_what_the_watch_tells_clears_a_doubt_that_nobody_could_clear(wire: Wire, api: Api) -> None:
+    plane = Plane(wire, api, two_placed_gangs_and_quota_for_one())
+    plane.faults["old"] = [lost(LOST["504"]), lost(LOST["504"], stored=False)]
+    await passes(plane, 2)
+    key = plane.world.key("old")
+    assert plane.gate._snapshot(now()).set_aside == {key}
+
+    plane.the_workloads_watch_tells()
+    asked = len(wire.requests)
+    await passes(plane, 1)
+
+    assert plane.gate._snapshot(now()).set_aside == set()
+    assert [r.path for r in wire.requests[asked:] if r.path.startswith(plane.path("workloads", "old"))] == []
+    plane.close()
+
+
 async def test_the_spans_of_a_charge_whose_answer_was_lost_are_told_when_it_is_known(wire: Wire, api: Api) -> None:
     world = World()
     world.submit()
@@ -113,13 +129,21 @@ async def test_a_charge_that_was_not_stored_is_written_again_before_anything_els
 
 async def test_a_charge_that_stays_in_doubt_stays_counted(wire: Wire, api: Api) -> None:
     plane = Plane(wire, api, two_placed_gangs_and_quota_for_one())
-    plane.faults["old"] = [lost(LOST["504"], stored=False)] * 4 + [lost(LOST["504"])]
+    plane.faults["old"] = [lost(LOST["504"], stored=False)] * 2 + [lost(hangs, stored=False), lost(LOST["504"])]
     await passes(plane, 1)
     plane.world.does_not_fit("old")
     plane.watches_tell()
-    await passes(plane, 3)
-    assert plane.charged() == []
+    took: list[float] = []
+    for _ in range(3):  # it is asked at once, after 1 s, after 2 s; in between nobody waits for it
+        began = asyncio.get_running_loop().time()
+        await passes(plane, 2)
+        took.append(asyncio.get_running_loop().time() - began)
+        assert plane.charged() == ([] if len(took) < 3 else ["old"])
+        await asyncio.sleep(2.1)
+    assert took == [0, LONGEST_STEP, 0]
 
+    await passes(plane, 1)
+    await asyncio.sleep(4.1)
     await passes(plane, 2)
     assert plane.charged() == ["old"]
     assert wire.asked("GET", plane.path("workloads", "old"))  # the last one was refused for the version: it had landed

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from contracts.reasons import Reason
 from layers.gang.feasibility import closed, obstacle
@@ -11,6 +12,7 @@ from layers.gang.members import Members, Shares
 from layers.gang.snapshot import MemberClass, NodeRow, PodRow
 
 Free = dict[str, int]
+T = TypeVar("T")
 
 
 @dataclass
@@ -31,10 +33,11 @@ class Ledger:
         self.free: list[Free] = [dict(node.allocatable) for node in self.nodes]
         self._devices = [[r for r, n in node.allocatable.items() if "/" in r and n > 0] for node in self.nodes]
         self._changes = [0] * len(self.nodes)
+        self._known: dict[Hashable, Any] = {}
         self._empty: dict[str, dict[int, Free]] = {}
         self._obstacles: dict[MemberClass, list[Reason | None]] = {}
         self._reasons: dict[MemberClass, list[Reason | None]] = {}
-        self._held_for = {node.held_for for node in self.nodes}
+        self.held_for = {node.held_for for node in self.nodes}
         self._counted: dict[MemberClass, _Counted] = {}
         for pod in pods:
             i = self.index.get(pod.node)
@@ -60,10 +63,21 @@ class Ledger:
             self._changes[i] += 1
         if empty:
             self._empty[owner] = empty
+            self._known.clear()
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What ``compute`` says, asked once until somebody holds or releases anything."""
+        if key not in self._known:
+            self._known[key] = compute()
+        found: T = self._known[key]
+        return found
 
     def release(self, owner: str) -> None:
         """Give back every empty slot that ``owner`` holds."""
-        for i, amounts in self._empty.pop(owner, {}).items():
+        if owner not in self._empty:
+            return
+        self._known.clear()
+        for i, amounts in self._empty.pop(owner).items():
             for resource, amount in amounts.items():
                 self.free[i][resource] += amount
             self._changes[i] += 1
@@ -87,7 +101,7 @@ class Ledger:
 
     def reasons(self, members: MemberClass, owner: str) -> list[Reason | None]:
         """By node: `reason`. The same list for all gangs for which no node is held."""
-        if owner in self._held_for:
+        if owner in self.held_for:
             return [self.reason(i, members, owner) for i in range(len(self.nodes))]
         found = self._reasons.get(members)
         if found is None:
@@ -108,6 +122,21 @@ class Ledger:
                 counted.at[i] = change
                 counted.fit[i] = room_for(members, self.free[i])
         return counted.fit
+
+    def without_holds(self, owner: str) -> list[Free]:
+        """By node: what would be free if every gang but ``owner`` gave back its empty slots."""
+        if owner in self._empty:
+            return self._given_back(owner)
+        return self.once("without holds", lambda: self._given_back(""))
+
+    def _given_back(self, owner: str) -> list[Free]:
+        frees = [dict(free) for free in self.free]
+        for holder, empty in self._empty.items():
+            if holder != owner:
+                for i, amounts in empty.items():
+                    for resource, amount in amounts.items():
+                        frees[i][resource] += amount
+        return frees
 
 
 def room_for(members: MemberClass, free: Mapping[str, int]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from layers.gang.ledger import Free, Ledger, room_for
 from layers.gang.snapshot import MemberClass
@@ -75,13 +76,11 @@ def _greedy(ledger: Ledger, owner: str, asked: Wanted, order: Sequence[str]) -> 
     changed: dict[int, Free] = {}
     for name in order:
         members, left = asked[name]
-        fit, reasons = ledger.fit(members), ledger.reasons(members, owner)
-        room = {
-            i: n
-            for i in range(len(ledger.nodes))
-            if (n := room_for(members, changed[i]) if i in changed else fit[i]) > 0 and reasons[i] is None
-        }
-        for i in sorted(room, key=lambda i: (ledger.nodes[i].held_for != owner, ledger.unused(i, members), room[i], i)):
+        if changed or owner in ledger.held_for:
+            room = _rooms(ledger, owner, members, changed)
+        else:
+            room = ledger.once(("rooms", members), partial(_rooms, ledger, owner, members, changed))
+        for i in room:
             if not left:
                 break
             here = min(left, room[i])
@@ -92,6 +91,18 @@ def _greedy(ledger: Ledger, owner: str, asked: Wanted, order: Sequence[str]) -> 
         if left:
             rest[name] = left
     return Packing(shares, rest)
+
+
+def _rooms(ledger: Ledger, owner: str, members: MemberClass, changed: Mapping[int, Free]) -> dict[int, int]:
+    """Node → how many members have room there, in the order in which nodes are filled; without zeros."""
+    fit, reasons = ledger.fit(members), ledger.reasons(members, owner)
+    room = {
+        i: n
+        for i in range(len(ledger.nodes))
+        if (n := room_for(members, changed[i]) if i in changed else fit[i]) > 0 and reasons[i] is None
+    }
+    order = sorted(room, key=lambda i: (ledger.nodes[i].held_for != owner, ledger.unused(i, members), room[i], i))
+    return {i: room[i] for i in order}
 
 
 def _orders(ledger: Ledger, owner: str, asked: Wanted) -> list[list[str]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from contracts.reasons import Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker
-from layers.gang.ledger import Ledger
+from layers.gang.ledger import Ledger, room_for
 from layers.gang.members import Members
 from layers.gang.placement import Packing, Wanted, could_pack
 from layers.gang.snapshot import PODS, Demand
@@ -120,7 +121,7 @@ class _Sums:
                 self.needed[resource] = self.needed.get(resource, 0) + amount * rest
         nodes = tuple(usable)
         for resource in self.requested:
-            self.available[resource] = sum(max(0, ledger.free[i].get(resource, 0)) for i in nodes)
+            self.available[resource] = ledger.once(("sum", resource, nodes), partial(_sum, ledger, resource, nodes))
         self.nodes = len(nodes)
 
     def numbers(self, resource: str) -> dict[str, str | int]:
@@ -139,6 +140,10 @@ class _Sums:
         """The resource with the greatest lack in proportion; devices before CPU and memory, then by name."""
         asked = [r for r in self.requested if r != PODS and self.needed[r] > 0] or [PODS]
         return min(asked, key=lambda r: (-(self.lack(r) / max(1, self.requested[r])), "/" not in r, r))
+
+
+def _sum(ledger: Ledger, resource: str, nodes: tuple[int, ...]) -> int:
+    return sum(max(0, ledger.free[i].get(resource, 0)) for i in nodes)
 
 
 def _lacks(
@@ -196,32 +201,31 @@ def _exclusions(
 
 def _holders(ledger: Ledger, owner: str, wanted: Wanted, names: Mapping[str, str]) -> list[str]:
     """Names of the gangs that hold something on a node that this one could use."""
-    found = set()
-    for uid, empty in ledger.holders().items():
-        if uid != owner and any(_open_but_for_holds(ledger, i, owner, wanted) for i in empty):
-            found.add(names.get(uid, "another gang"))
-    for i, node in enumerate(ledger.nodes):
-        if node.held_for not in (None, owner) and _open_but_for_holds(ledger, i, owner, wanted):
-            found.add(names.get(node.held_for or "", "another gang"))
-    return sorted(found)
 
+    def holders() -> list[str]:
+        reasons = [ledger.reasons(members, owner) for members, _ in wanted.values()]
+        open_ = {i for by_node in reasons for i, reason in enumerate(by_node) if reason in _ROOM_OR_HELD}
+        uids = {uid for uid, empty in ledger.holders().items() if not open_.isdisjoint(empty)}
+        uids |= {node.held_for for i, node in enumerate(ledger.nodes) if node.held_for and i in open_}
+        return sorted({names.get(uid, "another gang") for uid in uids - {owner}})
 
-def _open_but_for_holds(ledger: Ledger, i: int, owner: str, wanted: Wanted) -> bool:
-    return any(ledger.reasons(members, owner)[i] in _ROOM_OR_HELD for members, _ in wanted.values())
+    if owner in ledger.holders() or owner in ledger.held_for:
+        return holders()
+    return ledger.once(("holders", frozenset(members for members, _ in wanted.values())), holders)
 
 
 def _fits_without_holds(ledger: Ledger, owner: str, wanted: Wanted) -> bool:
-    frees = [dict(free) for free in ledger.free]
-    for uid, empty in ledger.holders().items():
-        if uid != owner:
-            for i, amounts in empty.items():
-                for resource, amount in amounts.items():
-                    frees[i][resource] = frees[i].get(resource, 0) + amount
     usable = {
         name: [reason in _ROOM_OR_HELD for reason in ledger.reasons(members, owner)]
         for name, (members, _) in wanted.items()
     }
-    return could_pack(frees, usable, wanted)
+    if len(wanted) == 1 and owner not in ledger.holders():
+        ((name, (members, count)),) = wanted.items()
+        rooms = ledger.once(
+            ("without holds", members), lambda: [room_for(members, f) for f in ledger.without_holds("")]
+        )
+        return sum(room for room, open_ in zip(rooms, usable[name], strict=True) if open_) >= count
+    return could_pack(ledger.without_holds(owner), usable, wanted)
 
 
 def _listed(names: Iterable[str]) -> dict[str, tuple[str, ...] | int | None]:

@@ -103,6 +103,7 @@ class GangGate:
         self._succeeded: dict[str, dict[str, PodRow]] = defaultdict(dict)
         self._node_rows: dict[str, NodeRow] = {}
         self._own_binds: dict[str, str] = {}
+        self._written: dict[str, datetime] = {}
         self._plans: dict[str, BindMembers] = {}
         self._failures: dict[str, BindFailure] = {}
         self._tries: Counter[str] = Counter()
@@ -147,6 +148,7 @@ class GangGate:
             for span in spans_to_tell_again(group, self.workloads.get(group.key), now):
                 self._runtime.spans.emit(span)
         self._plans.clear()
+        self._written.clear()
         self._passes.add(PASS)
 
     # ---- what the caches say ----------------------------------------------------------------------------------------
@@ -228,7 +230,9 @@ class GangGate:
             del self._succeeded[over]
         gangs = tuple(self._gang(w, covered, now) for w in self.workloads.values())
         orphans = tuple(g for g in self.groups.values() if g.key not in self.workloads)
-        return Snapshot(nodes, pods, gangs, orphans, self._times)
+        for uid in self._written.keys() - {g.metadata.uid for g in self.groups.values()}:
+            del self._written[uid]
+        return Snapshot(nodes, pods, gangs, orphans, self._times, written=dict(self._written))
 
     def _gang(self, workload: Workload, covered: Mapping[str, frozenset[str]], now: datetime) -> Gang:
         key = workload.key
@@ -259,9 +263,14 @@ class GangGate:
             log.error("gang.undecidable", gang=gang, error=error)
         creates = [s for s in decision.steps if isinstance(s, CreatePodGroup)]
         await asyncio.gather(*(self._guarded(s) for s in creates))
-        for step in decision.steps:
+        first = len(decision.steps) - decision.words
+        for step in decision.steps[:first]:
             if not isinstance(step, CreatePodGroup) and not await self._guarded(step):
                 return 0.0
+        told = await asyncio.gather(*(self._guarded(s) for s in decision.steps[first:]), return_exceptions=True)
+        for failure in told:
+            if isinstance(failure, BaseException):
+                raise failure
         self._count_waiting()
         moments = [at for at in self._aside_until.values() if at > now]
         moments += [decision.wake_at] if decision.wake_at else []
@@ -304,6 +313,7 @@ class GangGate:
                 await patch_tested(self._api, self.groups, POD_GROUPS, old, [operation])
             case PutPodGroupStatus(new, old):
                 stored = await write_status(self._api, self.groups, POD_GROUPS, new, old)
+                self._written[old.metadata.uid] = self._clock()
                 for span in spans_of_write(stored, old, self.workloads.get(new.key)):
                     self._runtime.spans.emit(span)
                 self._told(stored, old)

@@ -187,6 +187,10 @@ class Snapshot:
     orphans: tuple[PodGroup, ...] = ()
     times: Times = field(default=Times())
     max_overtakes: int = 32
+    written: Mapping[str, datetime] = field(default_factory=dict)
+    """When the status of a PodGroup was last written, by uid, as far as it is known."""
+    max_words: int = 32
+    """So many writes in a pass may change words alone."""
 
 
 def node_row(node: Node, claimed_for: str | None = None) -> NodeRow:

@@ -18,13 +18,14 @@ from contracts.kinds.pod_group import (
     ROLLED_BACK,
     PodClass,
     PodGroup,
+    PodGroupState,
     PodGroupStatus,
 )
 from contracts.kinds.workload import ADMITTED, EVICTED, QUOTA_RESERVED, Workload, WorkloadState
 from contracts.reasons import Layer, Passed, Reason
 from contracts.traces import trace_id
-from contracts.verdicts import Blocker, Verdict, passed, rejection
-from layers.gang.members import Shares, hold_of
+from contracts.verdicts import MAX_BLOCKERS, Blocker, Verdict, ordered, passed, rejection
+from layers.gang.members import Shares, hold_of, shares_of
 
 PLACE = "place"
 WAIT_CAPACITY = "wait_capacity"
@@ -50,12 +51,88 @@ class Answer:
     bound: int = 0
 
 
+def says(
+    group: PodGroup,
+    workload: Workload,
+    present: PodGroupState,
+    state: PodGroupState,
+    answer: Answer,
+    succeeded: Mapping[str, int],
+) -> bool:
+    """Whether the status that a `Writer` would write stands already; ``present`` is what the group is in.
+
+    True of most gangs in most passes, so it is found without writing anything.
+    """
+    status = group.status
+    if not stands(group, workload, present, state, answer, succeeded) or status.shortfall != answer.shortfall:
+        return False
+    verdict = status.verdict
+    if answer.blockers:
+        if verdict is None or verdict.attempt != status.attempt:
+            return False
+        found = tuple(answer.blockers)
+        told = len(verdict.blockers) + (verdict.more_blockers or 0)
+        return told == len(found) and verdict.blockers in (found[:MAX_BLOCKERS], ordered(found)[:MAX_BLOCKERS])
+    if state is PodGroupState.OFF:
+        return verdict is None
+    passed_as = {PodGroupState.PLACED: Passed.PLACED, PodGroupState.BOUND: Passed.BOUND}.get(state)
+    return verdict is not None and verdict.attempt == status.attempt and verdict.reason is passed_as
+
+
+def stands(
+    group: PodGroup,
+    workload: Workload,
+    present: PodGroupState,
+    state: PodGroupState,
+    answer: Answer,
+    succeeded: Mapping[str, int],
+) -> bool:
+    """Whether the status says all that ``answer`` does, but for its words: the verdict, and what lacks."""
+    status, attempt = group.status, workload.status.attempt
+    if (status.attempt, status.reservation) != (attempt, workload.status.reservation) or present is not state:
+        return False
+    said = {c.type: c.status == "True" for c in status.conditions}
+    if (said.get(FITS), said.get(POSSIBLE)) != (answer.outlook.fits, answer.outlook.possible):
+        return False
+    if (status.bound, status.succeeded) != (answer.bound, succeeded):
+        return False
+    if any(c.observed_generation != group.metadata.generation for c in status.conditions):
+        return False
+    open_ = {PodGroupState.UNPLACED: PLACE, PodGroupState.HELD: WAIT_CAPACITY}.get(state)
+    current = status.history.current
+    if (current.state, current.attempt) != (open_, attempt) if current else open_ is not None:
+        return False
+    if not status.hold:
+        return not any(answer.shares.values())
+    return shares_of(status.hold) == {key: n for key, n in answer.shares.items() if n}
+
+
+def only_numbers_differ(status: PodGroupStatus, answer: Answer) -> bool:
+    """Whether both tell of the same obstacles, only with other amounts."""
+    told = status.verdict.blockers if status.verdict else ()
+    if not told or not answer.blockers or (status.verdict and status.verdict.more_blockers):
+        return False
+    before, now = ({(b.reason, b.pod_set, b.resource) for b in blockers} for blockers in (told, answer.blockers))
+    return before == now and [c.pod_set for c in status.shortfall] == [c.pod_set for c in answer.shortfall]
+
+
 class Writer:
     """Writes the statuses of one gang at one moment."""
 
     def __init__(self, workload: Workload, group: PodGroup, succeeded: Mapping[str, int], now: datetime) -> None:
         self._workload, self._group, self._succeeded, self._now = workload, group, dict(succeeded), now
         self._attempt = workload.status.attempt
+
+    def status(self, state: PodGroupState, answer: Answer) -> PodGroupStatus:
+        """The status of ``state``, which is not NONE."""
+        return {
+            PodGroupState.OFF: self.off,
+            PodGroupState.UNPLACED: self.unplaced,
+            PodGroupState.HELD: self.held,
+            PodGroupState.PLACED: self.placed,
+            PodGroupState.BOUND: self.bound,
+            PodGroupState.ROLLED_BACK: self.rolled_back,
+        }[state](answer)
 
     def off(self, answer: Answer) -> PodGroupStatus:
         """Only looked at: nothing is reserved, or the attempt is over."""

@@ -49,9 +49,11 @@ Step: TypeAlias = CreatePodGroup | PutPodGroupSpec | PutPodGroupStatus | BindMem
 class Decision:
     """The steps of one pass: each assumes that those before it have landed. ``wake_at``: decide again then.
 
+    The last ``words`` of them change what is said and nothing else: none of them need land for another.
     ``faults``: gangs that could not be decided on, as (key of the Workload, the error).
     """
 
     steps: tuple[Step, ...] = ()
     wake_at: datetime | None = None
     faults: tuple[tuple[str, str], ...] = ()
+    words: int = 0

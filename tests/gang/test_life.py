@@ -184,6 +184,49 @@ def test_a_node_that_a_person_cordons_breaks_a_placement_and_it_moves_elsewhere(
     assert (cluster.state(), cluster.hold()) == (PodGroupState.PLACED, {"b": 4})
 
 
+BEARS_CORDONS = ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists"},)
+
+
+def test_a_gang_that_tolerates_a_cordon_is_placed_on_it_whole_but_waits_for_nodes_as_if_it_were_closed() -> None:
+    cluster = Cluster(a_node("a", gpus=4, cordoned=True), a_node("b", gpus=2))
+    spec = a_pod_spec(tolerations=list(BEARS_CORDONS))
+    cluster.add(a_workload(count=6, spec=spec))
+    cluster.settle()
+    assert (cluster.state(), cluster.hold()) == (PodGroupState.PLACED, {"a": 4, "b": 2})
+
+    cluster.update("train", WorkloadState.PENDING, reservation=2)
+    cluster.pods["foreign"] = a_pod("foreign", node="a", phase="Running")
+    cluster.settle()
+    cluster.update("train", WorkloadState.RESERVED, count=6, spec=spec)
+    cluster.settle()
+    assert [c.count for c in cluster.group().status.shortfall] == [4]
+
+    cluster.update("train", CHARGED, cause=PLANNED)
+    cluster.capacity["train"] = (CapacityState.PLANNED, 4)
+    cluster.settle()
+    assert (cluster.state(), cluster.hold(), [c.count for c in cluster.group().status.shortfall]) == (
+        PodGroupState.HELD,
+        {"b": 2},
+        [4],
+    )
+
+
+def test_a_broken_placement_on_a_cordoned_node_becomes_a_hold_without_it_in_one_write() -> None:
+    cluster = Cluster(a_node("a", gpus=3, cordoned=True), a_node("b", gpus=1))
+    cluster.add(a_workload(count=4, spec=a_pod_spec(tolerations=list(BEARS_CORDONS))))
+    cluster.settle()
+    cluster.update("train", CHARGED, cause=PLANNED)
+    cluster.settle()
+    assert cluster.hold() == {"a": 3, "b": 1}
+    cluster.nodes["a"] = a_node("a", gpus=2, cordoned=True)
+    (step,) = cluster.one_pass()
+
+    assert isinstance(step, PutPodGroupStatus)
+    assert (step.new.state, cluster.hold()) == (PodGroupState.HELD, {"b": 1})
+    assert [c.count for c in step.new.status.shortfall] == [3]
+    assert cluster.one_pass() == ()
+
+
 def test_the_provisioners_own_cordon_stops_new_placements_and_breaks_none_that_stands() -> None:
     cluster = placed(a_node("a", gpus=8))
     removing = {"annotations": {REMOVING_ANNOTATION: "2026"}}

@@ -86,8 +86,8 @@ def _greedy(ledger: Ledger, owner: str, asked: Wanted, order: Sequence[str]) -> 
             here = min(left, room[i])
             left -= here
             shares[ledger.nodes[i].name, name] = here
-            free = changed.setdefault(i, dict(ledger.free[i]))
-            _take(free, members, here)
+            if len(order) > 1:
+                _take(changed.setdefault(i, dict(ledger.free[i])), members, here)
         if left:
             rest[name] = left
     return Packing(shares, rest)

@@ -443,14 +443,21 @@ class _Pass:
 
     def _fits_alone(self, g: Candidate) -> bool:
         wanted = g.wanted
+        if len(wanted) == 1:
+            ((members, count),) = wanted.values()
+            return self._room_alone(members, g.uid) >= count
         usable = {
             name: [reason is None for reason in self.ledger.reasons(members, g.uid)]
             for name, (members, _) in wanted.items()
         }
-        if len(wanted) == 1:
-            ((name, (members, count)),) = wanted.items()
-            return sum(n for n, open_ in zip(self.alone.fit(members), usable[name], strict=True) if open_) >= count
         return could_pack(self.alone.free, usable, wanted)
+
+    def _room_alone(self, members: MemberClass, owner: str) -> int:
+        def room() -> int:
+            reasons = self.ledger.reasons(members, owner)
+            return sum(n for n, reason in zip(self.alone.fit(members), reasons, strict=True) if reason is None)
+
+        return room() if owner in self.ledger.held_for else self.alone.once(members, room)
 
     def _hold(self, g: Candidate, shares: Shares) -> None:
         self.ledger.hold(g.uid or g.workload.metadata.uid, shares, g.members, g.classes)

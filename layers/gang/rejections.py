@@ -10,7 +10,7 @@ from contracts.verdicts import MAX_OBJECTS, Blocker
 from layers.gang.ledger import Ledger, room_for
 from layers.gang.members import Members
 from layers.gang.placement import Packing, Wanted, could_pack
-from layers.gang.snapshot import PODS, Demand
+from layers.gang.snapshot import PODS, Demand, MemberClass
 
 Amounts = dict[str, int]
 _ROOM_OR_HELD = (None, Reason.HELD_FOR_ANOTHER_GANG)
@@ -100,11 +100,16 @@ def goes_first(older: str, ledger: Ledger, owner: str, wanted: Wanted) -> Blocke
     return Blocker(reason=Reason.HELD_FOR_ANOTHER_GANG, nodes=sums.nodes, **numbers, objects=(older,))
 
 
-def _usable(ledger: Ledger, owner: str, wanted: Wanted) -> list[int]:
-    found: set[int] = set()
-    for members, _ in wanted.values():
-        found.update(i for i, reason in enumerate(ledger.reasons(members, owner)) if reason is None)
-    return sorted(found)
+def _usable(ledger: Ledger, owner: str, wanted: Wanted) -> tuple[int, ...]:
+    def usable() -> tuple[int, ...]:
+        found: set[int] = set()
+        for members, _ in wanted.values():
+            found.update(i for i, reason in enumerate(ledger.reasons(members, owner)) if reason is None)
+        return tuple(sorted(found))
+
+    if owner in ledger.held_for:
+        return usable()
+    return ledger.once(("usable", frozenset(members for members, _ in wanted.values())), usable)
 
 
 class _Sums:
@@ -215,17 +220,20 @@ def _holders(ledger: Ledger, owner: str, wanted: Wanted, names: Mapping[str, str
 
 
 def _fits_without_holds(ledger: Ledger, owner: str, wanted: Wanted) -> bool:
+    if len(wanted) == 1 and owner not in ledger.holders() and owner not in ledger.held_for:
+        ((members, count),) = wanted.values()
+        return ledger.once(("without holds", members), lambda: _room_without_holds(ledger, owner, members)) >= count
     usable = {
         name: [reason in _ROOM_OR_HELD for reason in ledger.reasons(members, owner)]
         for name, (members, _) in wanted.items()
     }
-    if len(wanted) == 1 and owner not in ledger.holders():
-        ((name, (members, count)),) = wanted.items()
-        rooms = ledger.once(
-            ("without holds", members), lambda: [room_for(members, f) for f in ledger.without_holds("")]
-        )
-        return sum(room for room, open_ in zip(rooms, usable[name], strict=True) if open_) >= count
     return could_pack(ledger.without_holds(owner), usable, wanted)
+
+
+def _room_without_holds(ledger: Ledger, owner: str, members: MemberClass) -> int:
+    """How many such members would fit if every gang gave back its empty slots."""
+    by_node = zip(ledger.without_holds(owner), ledger.reasons(members, owner), strict=True)
+    return sum(room_for(members, free) for free, reason in by_node if reason in _ROOM_OR_HELD)
 
 
 def _listed(names: Iterable[str]) -> dict[str, tuple[str, ...] | int | None]:

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from contracts.crds import crd
 from deploy.local.plane import Plane
-from e2e.cluster import Cluster, eventually, is_true
+from e2e.cluster import Cluster, Refused, eventually, is_true
 from layers.runtime.api import Api
 from layers.runtime.resources import NAMESPACES
 from layers.runtime.transport import HttpTransport
@@ -33,7 +33,14 @@ async def thing(plane: Plane) -> str:
             return is_true(await cluster.call("GET", f"{CRDS}/{name}"), "Established")
 
         await eventually("the kind is served", served)
-        await eventually("its objects can be listed", lambda: cluster.call("GET", THINGS.path(None)))
+
+        async def listed() -> bool:
+            try:
+                return bool(await cluster.call("GET", THINGS.path(None)))
+            except Refused:  # its storage begins a moment later
+                return False
+
+        await eventually("its objects can be listed", listed)
     return name
 
 

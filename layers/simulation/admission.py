@@ -133,8 +133,8 @@ def _jobs_are_started_by_their_gate(attempt: Attempt) -> _Said:
     if is_new and not re.search(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", queue):
         yield (
             (
-                "the label trigate.dev/queue must be the name of a LocalQueue of this namespace: lower-case letters, digits, "
-                "'-' and '.', for example trigate.dev/queue=team-a"
+                "the label trigate.dev/queue must be the name of a LocalQueue of this namespace: lower-case letters, "
+                "digits, '-' and '.', for example trigate.dev/queue=team-a"
             ),
             422,
         )
@@ -142,8 +142,8 @@ def _jobs_are_started_by_their_gate(attempt: Attempt) -> _Said:
     if is_new and managed_by not in (None, "kubernetes.io/job-controller"):
         yield (
             (
-                f"spec.managedBy is {managed_by}, but a Job with the label trigate.dev/queue is run by Kubernetes' own Job "
-                "controller: leave managedBy out, or leave the label out"
+                f"spec.managedBy is {managed_by}, but a Job with the label trigate.dev/queue is run by Kubernetes' "
+                "own Job controller: leave managedBy out, or leave the label out"
             ),
             422,
         )
@@ -151,15 +151,15 @@ def _jobs_are_started_by_their_gate(attempt: Attempt) -> _Said:
         if former == "":
             yield (
                 (
-                    "the label trigate.dev/queue takes effect only when a Job is created: delete this Job and create it with "
-                    "the label"
+                    "the label trigate.dev/queue takes effect only when a Job is created: delete this Job and create "
+                    "it with the label"
                 ),
                 422,
             )
         yield (
             (
-                "the label trigate.dev/queue cannot be changed or dropped while the Job waits or runs: delete the Job and "
-                "create it anew, in another queue or without the label"
+                "the label trigate.dev/queue cannot be changed or dropped while the Job waits or runs: delete the "
+                "Job and create it anew, in another queue or without the label"
             ),
             422,
         )
@@ -176,8 +176,9 @@ def _jobs_are_started_by_their_gate(attempt: Attempt) -> _Said:
     if by_others and not finished and suspended and not was_suspended:
         yield (
             (
-                "only the queue gate suspends a Job with the label trigate.dev/queue: to stop it for good delete it, to send "
-                "it back to its queue ask an administrator to set spec.active of its Workload to false and to true again"
+                "only the queue gate suspends a Job with the label trigate.dev/queue: to stop it for good delete it, "
+                "to send it back to its queue ask an administrator to set spec.active of its Workload to false and "
+                "to true again"
             ),
             422,
         )
@@ -185,16 +186,16 @@ def _jobs_are_started_by_their_gate(attempt: Attempt) -> _Said:
     if by_others and not finished and not suspended and not was_suspended and sizes[0] != sizes[1]:
         yield (
             (
-                "parallelism and completions of a running Job with the label trigate.dev/queue cannot be changed, its quota "
-                "was charged for what it had: delete the Job and create it in the new size"
+                "parallelism and completions of a running Job with the label trigate.dev/queue cannot be changed, "
+                "its quota was charged for what it had: delete the Job and create it in the new size"
             ),
             422,
         )
     if not by_gate and _own(_template_labels(spec)) != _own(_template_labels(old_spec)):
         yield (
             (
-                "the labels trigate.dev/workload, trigate.dev/pod-set and trigate.dev/attempt of the pod template are set by "
-                "the queue gate: leave them as they are, and out of a new Job"
+                "the labels trigate.dev/workload, trigate.dev/pod-set and trigate.dev/attempt of the pod template "
+                "are set by the queue gate: leave them as they are, and out of a new Job"
             ),
             422,
         )
@@ -209,8 +210,9 @@ def _jobs_without_a_queue(attempt: Attempt) -> _Said:
     if asks or _own(_template_labels(new.get("spec") or {})):
         yield (
             (
-                "pods of the scheduler trigate, or with its labels, belong to Jobs that have the label trigate.dev/queue: add "
-                "that label with the name of a LocalQueue, or leave schedulerName and the labels out"
+                "pods of the scheduler trigate, or with its labels, belong to Jobs that have the label "
+                "trigate.dev/queue: add that label with the name of a LocalQueue, or leave schedulerName and the "
+                "labels out"
             ),
             422,
         )
@@ -224,8 +226,8 @@ def _members_are_made_by_jobs(attempt: Attempt) -> _Said:
     if member and attempt.user not in (JOB_CONTROLLER, CONTROLLER_MANAGER):
         yield (
             (
-                "pods of the scheduler trigate, or with its labels, are made by the Job controller alone: create a Job with "
-                "the label trigate.dev/queue instead of a pod"
+                "pods of the scheduler trigate, or with its labels, are made by the Job controller alone: create a "
+                "Job with the label trigate.dev/queue instead of a pod"
             ),
             403,
         )
@@ -240,8 +242,8 @@ def _members_stay_members(attempt: Attempt) -> _Said:
     if _own(_labels(new)) != _own(_labels(old)):
         yield (
             (
-                "the labels trigate.dev/workload, trigate.dev/pod-set and trigate.dev/attempt say which gang a pod belongs to "
-                "and cannot be added, changed or dropped; delete the pod if it should go"
+                "the labels trigate.dev/workload, trigate.dev/pod-set and trigate.dev/attempt say which gang a pod "
+                "belongs to and cannot be added, changed or dropped; delete the pod if it should go"
             ),
             403,
         )
@@ -257,16 +259,16 @@ def _statuses_have_one_author(attempt: Attempt) -> _Said:
     if attempt.user != service_account(gate):
         yield (
             (
-                f"the status of {attempt.plural} is written by the {gate} gate alone: change what the gate reads (the Job, "
-                "the queues, the pools) and it will follow"
+                f"the status of {attempt.plural} is written by the {gate} gate alone: change what the gate reads (the "
+                "Job, the queues, the pools) and it will follow"
             ),
             403,
         )
 
 
-_FIXED = ("job", "queueName", "podSets", "priority", "templateHash", "createdAt") + (
-    "capacityTimeoutSeconds",
-    "startTimeoutSeconds",
+_FIXED = (
+    *("job", "queueName", "podSets", "priority", "templateHash", "createdAt"),
+    *("capacityTimeoutSeconds", "startTimeoutSeconds"),
 )
 
 
@@ -283,8 +285,8 @@ def _workloads_are_made_by_the_queue_gate(attempt: Attempt) -> _Said:
     if any(spec.get(k) != old_spec.get(k) for k in _FIXED):
         yield (
             (
-                "of a Workload's spec only active may be changed by hand: false ends the attempt, true lets it try again; "
-                "change the Job for the rest"
+                "of a Workload's spec only active may be changed by hand: false ends the attempt, true lets it try "
+                "again; change the Job for the rest"
             ),
             403,
         )
@@ -292,8 +294,8 @@ def _workloads_are_made_by_the_queue_gate(attempt: Attempt) -> _Said:
     if has != had and attempt.user not in _COLLECTORS:
         yield (
             (
-                "the finalizer trigate.dev/workload is removed by the queue gate once nothing of the attempt is left: delete "
-                "the Workload's Job and wait"
+                "the finalizer trigate.dev/workload is removed by the queue gate once nothing of the attempt is "
+                "left: delete the Workload's Job and wait"
             ),
             403,
         )

@@ -46,9 +46,7 @@ class Collector:
                     self._orphan(other_table, other, meta["uid"])
                 self._release(table, record, ORPHAN)
                 touched += 1
-            elif _is(FOREGROUND, record) and not any(
-                _blocks(r, meta["uid"]) for _, r in self._living(dependents, meta)
-            ):
+            elif _is(FOREGROUND, record) and not self._is_blocked(meta["uid"], dependents[meta["uid"]]):
                 self._release(table, record, FOREGROUND)
                 touched += 1
             elif table.plural == "namespaces" and "deletionTimestamp" in meta and self._is_empty(meta["name"]):
@@ -56,10 +54,8 @@ class Collector:
                 touched += 1
         return touched
 
-    def _living(
-        self, dependents: dict[str, list[tuple[Table, Record]]], meta: dict[str, Any]
-    ) -> list[tuple[Table, Record]]:
-        return [(t, r) for t, r in dependents[meta["uid"]] if r.key in t.records]
+    def _is_blocked(self, uid: str, dependents: list[tuple[Table, Record]]) -> bool:
+        return any(record.key in table.records and _blocks(record, uid) for table, record in dependents)
 
     def _is_empty(self, namespace: str) -> bool:
         return not any(key[0] == namespace for t in self._store.tables.values() if t.namespaced for key in t.records)

@@ -19,7 +19,7 @@ from layers.simulation.schemas import CustomShape, Problems, shape_of
 Json = dict[str, Any]
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
-BOUND_FOR = 300
+TOLERATED = 300
 """Seconds that a pod by default stays on a node that is not ready."""
 
 
@@ -139,7 +139,7 @@ def _new_pod(new: Json) -> Json:
     for key in (NOT_READY, UNREACHABLE):
         if not any(_tolerates(t, key) for t in tolerations):
             tolerations.append(
-                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": BOUND_FOR}
+                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATED}
             )
     spec = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority", **spec, "tolerations": tolerations}
     return {**new, "spec": spec, "status": {"phase": "Pending", "qosClass": "BestEffort"}}

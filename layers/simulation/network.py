@@ -257,7 +257,8 @@ class Watch:
 
     def _due(self) -> tuple[list[bytes], float | None]:
         """The lines that may be told now, and in how many seconds the next one may; None: there is none."""
-        log, lines = self.table.log, []
+        log = self.table.log
+        lines: list[bytes] = []
         now = self._store.clock.now()
         while self._at < len(log):
             event = log[self._at]

@@ -16,7 +16,10 @@ class PatchFailed(ValueError):
 def json_patched(document: Any, operations: Iterable[Mapping[str, Any]]) -> Any:
     """``document`` after all operations, in order. Raises `PatchFailed`.
 
-    >>> json_patched({"a": [1]}, [{"op": "test", "path": "/a/0", "value": 1}, {"op": "add", "path": "/a/-", "value": 2}])
+    Unlike the RFC, and like the API server, a field that is not there may be replaced.
+
+    >>> test = {"op": "test", "path": "/a/0", "value": 1}
+    >>> json_patched({"a": [1]}, [test, {"op": "add", "path": "/a/-", "value": 2}])
     {'a': [1, 2]}
     """
     for operation in operations:
@@ -28,7 +31,6 @@ def json_patched(document: Any, operations: Iterable[Mapping[str, Any]]) -> Any:
             elif op == "add":
                 document = _edited(document, path, operation["value"], adding=True)
             elif op == "replace":
-                _read(document, path)
                 document = _edited(document, path, operation["value"], adding=False)
             elif op == "remove":
                 document = _without(document, path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import ge, gt, le, lt
 from typing import Any
 
 from contracts.base import Kind
@@ -182,61 +183,56 @@ def _int_or_string(value: Any, before: Any, path: str, problems: Problems) -> An
 
 
 Check = Callable[[Any, Any], str | None]
+_NUMBER = (int, float)
+_BOUNDS: tuple[tuple[str, type | tuple[type, ...], Callable[[Any], Any], Callable[[Any, Any], bool], str], ...] = (
+    ("maxLength", str, len, gt, "may not be longer than"),
+    ("minLength", str, len, lt, "may not be shorter than"),
+    ("maxItems", list, len, gt, "must have no more items than"),
+    ("minItems", list, len, lt, "must have no fewer items than"),
+    ("maxProperties", dict, len, gt, "must have no more properties than"),
+    ("minProperties", dict, len, lt, "must have no fewer properties than"),
+    ("maximum", _NUMBER, float, gt, "should be less than or equal to"),
+    ("minimum", _NUMBER, float, lt, "should be greater than or equal to"),
+    ("exclusiveMaximum", _NUMBER, float, ge, "should be less than"),
+    ("exclusiveMinimum", _NUMBER, float, le, "should be greater than"),
+)
+"""Keyword, the values that it is about, what it measures, when that is refused, and the words."""
 
 
 def _checks(schema: Json) -> list[Check]:
     """The bounds and rules of one place, each answering what is wrong or None."""
     found: list[Check] = []
-    text = schema.get("type") == "string"
-    same: Callable[[Any], Any] = lambda v: v  # noqa: E731
-
-    def bound(name: str, measure: Callable[[Any], Any], refuses: Callable[[Any, Any], bool], words: str) -> None:
-        if name in schema:
-            limit = schema[name]
-            fits = (int, float) if measure is same else object  # a bound on numbers says nothing of a string
-            found.append(
-                lambda v, _: (
-                    f"Invalid value: {words} {limit}" if isinstance(v, fits) and refuses(measure(v), limit) else None
-                )
-            )
-
-    above: Callable[[Any, Any], bool] = lambda v, limit: v > limit  # noqa: E731
-    below: Callable[[Any, Any], bool] = lambda v, limit: v < limit  # noqa: E731
-    size: Callable[[Any], Any] = lambda v: len(v) if isinstance(v, str) else len(str(v))  # noqa: E731
-    bound("maxLength", size, above, "may not be longer than")
-    bound("minLength", size, below, "should be at least so long:")
-    bound("maxItems", len, above, "must have no more items than")
-    bound("minItems", len, below, "must have at least so many items:")
-    bound("maxProperties", len, above, "must have no more properties than")
-    bound("minProperties", len, below, "must have at least so many properties:")
-    at_or_above: Callable[[Any, Any], bool] = lambda v, limit: v >= limit  # noqa: E731
-    at_or_below: Callable[[Any, Any], bool] = lambda v, limit: v <= limit  # noqa: E731
-    if schema.get("exclusiveMaximum"):
-        bound("maximum", same, at_or_above, "should be less than")
-    else:
-        bound("maximum", same, above, "should be less than or equal to")
-    if schema.get("exclusiveMinimum"):
-        bound("minimum", same, at_or_below, "should be greater than")
-    else:
-        bound("minimum", same, below, "should be greater than or equal to")
+    for keyword, kind, measure, refuses, words in _BOUNDS:
+        limit = schema.get(keyword)
+        if limit is True:  # draft 4: the bound itself stands beside
+            limit = schema[keyword.removeprefix("exclusive").lower()]
+        if limit is not None and limit is not False:
+            found.append(_bound(kind, measure, refuses, limit, f"Invalid value: {words} {limit}"))
     if "enum" in schema:
-        words = schema["enum"]
-        listed = ", ".join(f'"{w}"' for w in words)
-        found.append(lambda v, _: None if v in words else f'Unsupported value: "{v}": supported values: {listed}')
+        known = schema["enum"]
+        listed = ", ".join(f'"{word}"' for word in known)
+        found.append(lambda v, _: None if v in known else f'Unsupported value: "{v}": supported values: {listed}')
     if "pattern" in schema:
-        pattern = re.compile(schema["pattern"])
-        found.append(
-            lambda v, _: (
-                None
-                if not isinstance(v, str) or pattern.search(v)
-                else f"Invalid value: should match '{pattern.pattern}'"
-            )
-        )
-    if text and schema.get("format") == "date-time":
-        found.append(lambda v, _: None if _DATE.fullmatch(v) else "Invalid value: must be of type date-time")
+        found.append(_matching(re.compile(schema["pattern"]).search, f"should match '{schema['pattern']}'"))
+    if schema.get("format") == "date-time":
+        found.append(_matching(_DATE.fullmatch, "must be of type date-time"))
     for rule in schema.get("x-kubernetes-validations", ()):
         found.append(_rule(rule["rule"], rule["message"]))
     return found
+
+
+def _bound(
+    kind: type | tuple[type, ...],
+    measure: Callable[[Any], Any],
+    refuses: Callable[[Any, Any], bool],
+    limit: float,
+    words: str,
+) -> Check:
+    return lambda v, _: words if isinstance(v, kind) and refuses(measure(v), limit) else None
+
+
+def _matching(matches: Callable[[str], object], words: str) -> Check:
+    return lambda v, _: None if not isinstance(v, str) or matches(v) else f"Invalid value: {words}"
 
 
 def _is_quantity_of_zero_or_more(value: Any) -> bool:
@@ -246,13 +242,12 @@ def _is_quantity_of_zero_or_more(value: Any) -> bool:
         return False
 
 
+_ONE_QUANTITY = "type({0}) == int ? {0} >= 0 : isQuantity({0}) && quantity({0}).compareTo(quantity('0')) >= 0"
 _RULES: dict[str, Callable[[Any, Any], bool]] = {
     "self == oldSelf": lambda value, before: before is _ABSENT or value == before,
-    "type(self) == int ? self >= 0 : isQuantity(self) && quantity(self).compareTo(quantity('0')) >= 0": lambda value, _: (
-        _is_quantity_of_zero_or_more(value)
-    ),
-    "self.all(k, type(self[k]) == int ? self[k] >= 0 : isQuantity(self[k]) && quantity(self[k]).compareTo(quantity('0')) >= 0)": lambda value, _: (  # noqa: E501
-        all(_is_quantity_of_zero_or_more(one) for one in value.values())
+    _ONE_QUANTITY.format("self"): lambda value, _: _is_quantity_of_zero_or_more(value),
+    f"self.all(k, {_ONE_QUANTITY.format('self[k]')})": lambda value, _: all(
+        _is_quantity_of_zero_or_more(one) for one in value.values()
     ),
 }
 

@@ -1,7 +1,7 @@
 """An API server in memory: what the real one answers, for the kinds of this world, without a wire.
 
-Every operation is synchronous and happens at one instant. `layers.simulation.network` puts it behind a `Transport`, with
-time, faults and watches; controllers and kubelets use ``store`` directly.
+Every operation is synchronous and happens at one instant. `layers.simulation.network` puts it behind a `Transport`,
+with time, faults and watches; controllers and kubelets use ``store`` directly.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from layers.simulation.storage import Clock, Event, Json, Record, Store, Table
 KEPT_PAGES = 64
 """Continuations that can be asked for at the same time; older ones have expired."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _VERSION = b'{"major":"1","minor":"36","gitVersion":"v1.36.3"}'
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json")
 _encode = msgspec.json.Encoder().encode
@@ -61,7 +62,7 @@ class Target:
 class MemoryServer:
     """One control plane's API. ``seed`` makes uids and generated names; ``clock`` tells its date.
 
-    ``history``: how many of the latest changes a watch may begin behind, None: all. ``also``: kinds besides the product's.
+    ``history``: how many of the latest changes a watch may begin behind, None: all. ``also``: kinds besides ours.
     """
 
     def __init__(
@@ -123,9 +124,7 @@ class MemoryServer:
         if meta.get("resourceVersion"):
             raise Refused(500, "InternalError", "resourceVersion should not be set on objects to be created")
         if not meta.get("name") and meta.get("generateName"):
-            meta["name"] = meta["generateName"][:58] + "".join(
-                self.store.random.choices("bcdfghjklmnpqrstvwxz2456789", k=5)
-            )
+            meta["name"] = meta["generateName"][:58] + "".join(self.store.random.choices(_SUFFIX, k=5))
         name, namespace = meta.get("name") or "", meta.get("namespace") or ""
         if not name or len(name) > 253 or not _NAME.fullmatch(name):
             raise invalid(one.kind, name, ("metadata.name", f'Invalid value: "{name}": a lowercase RFC 1123 subdomain'))
@@ -170,9 +169,7 @@ class MemoryServer:
         meta, before = body.get("metadata") or {}, old["metadata"]
         name = before["name"]
         if meta.get("name") != name or (meta.get("namespace") or "") != (before.get("namespace") or ""):
-            raise bad_request(
-                f"the name of the object ({meta.get('name')}) does not match the name on the URL ({name})"
-            )
+            raise _misnamed(meta.get("name"), name)
         version = meta.get("resourceVersion")
         if not version and not one.unconditional:
             words = "Invalid value: 0: must be specified for an update"
@@ -243,9 +240,8 @@ class MemoryServer:
             raise invalid("Binding", name, ("target.name", "Required value"))
         uid = pod["metadata"]["uid"]
         if wanted.get("uid") not in (None, "", uid):
-            raise self._not_bound(
-                name, f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object: {uid}"
-            )
+            words = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {uid}"
+            raise self._not_bound(name, words)
         if "deletionTimestamp" in pod["metadata"]:
             raise self._not_bound(name, f"pod {name} is being deleted, cannot be assigned to a host")
         if pod["spec"].get("nodeName"):
@@ -320,15 +316,11 @@ class MemoryServer:
             self.bind(*target.key, body, user, field_manager=manager, dry_run=dry)
             return Response(201, _encode({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}))
         if method == "POST" and not target.name:
-            return self._stored(
-                201, target, self.create(plural, _placed(body, target), user, field_manager=manager, dry_run=dry)
-            )
+            made = self.create(plural, _placed(body, target), user, field_manager=manager, dry_run=dry)
+            return self._stored(201, target, made)
         if method == "DELETE" and target.name and not target.subresource:
-            options = (
-                {"gracePeriodSeconds": int(params["gracePeriodSeconds"])} if "gracePeriodSeconds" in params else {}
-            )
             if not dry:
-                self.delete(plural, target.name, target.namespace, user, {**options, **body})
+                self.delete(plural, target.name, target.namespace, user, body)
             return Response(200, _encode({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
         if method not in ("PUT", "PATCH") or not target.name:
             raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
@@ -404,8 +396,12 @@ def _placed(body: Any, target: Target) -> Json:
     if target.namespace and meta.setdefault("namespace", target.namespace) != target.namespace:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     if target.name and meta.setdefault("name", target.name) != target.name:
-        raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({target.name})")
+        raise _misnamed(meta["name"], target.name)
     return {**body, "metadata": meta}
+
+
+def _misnamed(said: object, name: str) -> Refused:
+    return bad_request(f"the name of the object ({said}) does not match the name on the URL ({name})")
 
 
 def _patched(old: Json, patch: Any, content_type: str) -> Json:
@@ -415,9 +411,8 @@ def _patched(old: Json, patch: Any, content_type: str) -> Json:
         elif content_type == _PATCHES[1]:
             new = merge_patched(old, patch)
         else:
-            raise Refused(
-                415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type}"
-            )
+            words = f"the body of the request was in an unknown format: {content_type}"
+            raise Refused(415, "UnsupportedMediaType", words)
     except PatchFailed as error:
         raise bad_patch() from error
     if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):

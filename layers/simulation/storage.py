@@ -44,7 +44,7 @@ class Record:
 
 
 class Event:
-    """One committed change. ``at`` is the server's date; ``old`` is None for a creation, ``new`` carries the version."""
+    """One committed change. ``at`` is the server's date; ``old`` is None for a creation, ``new`` has the version."""
 
     __slots__ = ("_line", "at", "new", "old", "plural", "type", "version")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from contracts.names import (
@@ -79,7 +79,7 @@ def mutated(attempt: Attempt) -> Json:
 
 def admit(attempt: Attempt, lease_of: LeaseOf) -> None:
     """Return if every policy lets the write in. Raises `Refused` with the first policy's first objection."""
-    for policy, objections in _POLICIES.items():
+    for policy, objections in POLICIES.items():
         for message, code in objections(attempt):
             raise denied(attempt.plural, attempt.name, policy, policy, message, code)
     for gate in _GATES:
@@ -318,7 +318,7 @@ def _gangs_are_made_by_their_gates(attempt: Attempt) -> _Said:
     yield f"{plural} are made, changed and deleted by the {gate} gate alone: {advice}", 403
 
 
-_POLICIES: dict[str, Callable[[Attempt], _Said]] = {
+POLICIES: dict[str, Callable[[Attempt], _Said]] = {
     "trigate-jobs-are-started-by-their-gate": _jobs_are_started_by_their_gate,
     "trigate-jobs-without-a-queue": _jobs_without_a_queue,
     "trigate-members-are-made-by-jobs": _members_are_made_by_jobs,
@@ -327,11 +327,6 @@ _POLICIES: dict[str, Callable[[Attempt], _Said]] = {
     "trigate-workloads-are-made-by-the-queue-gate": _workloads_are_made_by_the_queue_gate,
     "trigate-gangs-are-made-by-their-gates": _gangs_are_made_by_their_gates,
 }
-
-
-def with_new(attempt: Attempt, new: Json) -> Attempt:
-    """The same attempt after mutation and defaults."""
-    return replace(attempt, new=new)
 
 
 def lease_reader(get: Callable[[str, str, str], Json | None]) -> LeaseOf:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
-TURNS_AT_ONE_INSTANT = 100_000
+TURNS_AT_ONE_INSTANT = 20_000
 """More turns of the loop than this without any time passing are an endless loop, not work."""
 
 

@@ -452,7 +452,7 @@ class _Pass:
         if group is not None and not _owned_by(group.metadata, workload.metadata.uid):
             group = None
         request = self.world.capacity_requests.get(workload.key)
-        if request is not None and group is not None and not _owned_by(request.metadata, group.metadata.uid):
+        if request is not None and not _owned_by(request.metadata, group.metadata.uid if group else ""):
             request = None
         return group, request
 

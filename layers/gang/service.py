@@ -12,7 +12,6 @@ import asyncio
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -38,6 +37,7 @@ from layers.gang.snapshot import (
     demand_of,
     node_row,
     pod_row,
+    with_claims,
 )
 from layers.gang.spans import spans_of_write, spans_to_tell_again
 from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, PutPodGroupStatus, Step
@@ -186,11 +186,7 @@ class GangGate:
 
     def snapshot(self, now: datetime) -> Snapshot:
         """The world as the caches have it."""
-        claimed = {c.status.node_name: c.spec.owner.pod_group_uid for c in self.claims.values() if c.held}
-        nodes = tuple(
-            replace(row, held_for=claimed[name]) if row.held_for is None and name in claimed else row
-            for name, row in self._node_rows.items()
-        )
+        nodes = with_claims(self._node_rows.values(), {c.key: c for c in self.claims.values()})
         pods = tuple(row for row in self._pod_rows.values() if row.node and not row.over)
         gangs = tuple(self._gang(w, now) for w in self.workloads.values())
         orphans = tuple(g for g in self.groups.values() if g.key not in self.workloads)

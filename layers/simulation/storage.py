@@ -279,6 +279,12 @@ class Store:
         """Forget the changes up to ``version``, or all."""
         self.compacted = max(self.compacted, min(self.version, self.version if version is None else version))
 
+    def check(self) -> None:
+        """Raises AssertionError when somebody has changed an object that is stored: every reader shares it."""
+        for table in self.tables.values():
+            for record in table.records.values():
+                assert _encode(record.object) == record.body, f"{table.plural} {record.key} was changed in place"
+
     def uid(self) -> str:
         """The next uid: the same ones in the same order for the same seed."""
         return f"{self._seed & 0xFFFFFFFF:08x}-0000-4000-8000-{next(self._uids):012x}"

@@ -453,6 +453,47 @@ async def _watched(bench: Bench, version: str, count: int, seconds: int = 30) ->
     return events
 
 
+async def a_watch_of_labels_tells_what_comes_and_what_goes(bench: Bench) -> None:
+    page = await bench.api.list_page(THINGS, bench.namespace)
+    await bench.thing()
+    for labels in ({"x": "1"}, {"x": "1", "y": "2"}, {"x": None}):
+        body = {"metadata": {"labels": labels}}
+        await bench.api.patch_merge(THINGS, "thing", body, bench.namespace, unguarded=True)
+    last = await bench.api.get(THINGS, "thing", bench.namespace)
+    params = {"watch": "true", "resourceVersion": page.resource_version, "labelSelector": "x=1", "timeoutSeconds": "30"}
+    events: list[Json] = []
+
+    async with aclosing(bench.transport.stream(Request("GET", THINGS.path(bench.namespace), params))) as lines:
+        async for line in lines:
+            events.append(json.loads(line))
+            if len(events) == 3:
+                break
+
+    assert [event["type"] for event in events] == ["ADDED", "MODIFIED", "DELETED"]
+    gone = events[-1]["object"]["metadata"]
+    assert (gone["labels"], gone["resourceVersion"]) == ({"x": "1", "y": "2"}, last.metadata.resource_version)
+
+
+async def a_watch_from_nowhere_begins_with_what_there_is(bench: Bench) -> None:
+    await bench.thing("a")
+    await bench.thing("b")
+
+    events = await _watched(bench, "0", 2)
+
+    assert [(e["type"], e["object"]["metadata"]["name"]) for e in events] == [("ADDED", "a"), ("ADDED", "b")]
+
+
+async def pods_can_be_listed_by_their_node(bench: Bench) -> None:
+    pod = await bench.pod("there")
+    await bench.pod("nowhere")
+    await bench.api.bind(pod, "no-such-node")
+
+    _, found = await bench.ask("GET", PODS.path(bench.namespace), fieldSelector="spec.nodeName=no-such-node")
+
+    assert [one["metadata"]["name"] for one in found["items"]] == ["there"]
+    await bench.api.delete(PODS, "there", bench.namespace, grace_seconds=0)
+
+
 async def a_quiet_watch_ends_in_time_after_a_bookmark(bench: Bench) -> None:
     page = await bench.api.list_page(THINGS, bench.namespace)
     started = asyncio.get_running_loop().time()
@@ -804,6 +845,9 @@ CHECKS: tuple[Check, ...] = (
     a_list_in_pages_is_all_of_one_version,
     a_list_can_be_of_labels,
     a_list_has_the_version_from_which_a_watch_goes_on,
+    a_watch_of_labels_tells_what_comes_and_what_goes,
+    a_watch_from_nowhere_begins_with_what_there_is,
+    pods_can_be_listed_by_their_node,
     a_quiet_watch_ends_in_time_after_a_bookmark,
     a_watch_from_before_all_memory_is_told_so,
     a_finalizer_keeps_what_is_deleted_until_it_is_taken_off,

@@ -37,6 +37,16 @@ def test_a_reader_keeps_what_it_has_read(server: MemoryServer) -> None:
     assert after["status"] == {"phase": "Running"}
 
 
+def test_a_reader_that_changes_what_it_has_read_is_found_out(server: MemoryServer) -> None:
+    pod = server.create("pods", a_pod())
+    server.store.check()
+
+    pod["status"]["phase"] = "Running"
+
+    with pytest.raises(AssertionError, match="was changed in place"):
+        server.store.check()
+
+
 def test_every_change_is_told_at_once_with_what_was_before(server: MemoryServer) -> None:
     seen: list[tuple[str, str, int, bool]] = []
     server.on_event(lambda e: seen.append((e.type, e.name, e.version, e.old is None)))

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from contracts.conditions import is_true
 from contracts.kinds import CapacityRequest, ClusterQueue, NodeClaim, PodGroup, Workload
+from contracts.kinds.capacity import LAUNCHED
 from contracts.kinds.workload import ChargeCause, WorkloadState
 from contracts.mirrors import PodSpec
 from contracts.names import ATTEMPT_LABEL, GPU, NODE_CLAIM_LABEL, POD_SET_LABEL, WORKLOAD_LABEL
@@ -105,8 +107,10 @@ class Witness:
             case "podgroups":
                 for node in {s.node for g in (old, new) if g for s in g.status.hold}:
                     self._check_node(node)
-            case "nodeclaims" if old is None and new is not None:
-                self._check_purchase(new)
+            case "nodeclaims" if new is not None:
+                self.purchases += old is None
+                if is_true(new.status.conditions, LAUNCHED) and not (old and is_true(old.status.conditions, LAUNCHED)):
+                    self._check_purchase(new)
 
     def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
         workload = new or old
@@ -128,7 +132,6 @@ class Witness:
             self._check_quota(key)
 
     def _check_purchase(self, claim: NodeClaim) -> None:
-        self.purchases += 1
         owner = claim.spec.owner
         key = f"{owner.namespace}/{owner.capacity_request}"
         workload = self._objects["workloads"].get(key)
@@ -161,23 +164,21 @@ class Witness:
         workload = self._objects["workloads"].get(key)
         if workload is None:
             return
-        mine = [p for p in self._pods.values() if _is_member(p, key)]
         by_attempt: Counter[int] = Counter()
-        live: set[int] = set()
-        for pod in mine:
-            attempt = int(pod["metadata"]["labels"][ATTEMPT_LABEL])
-            if pod["status"].get("phase") != "Failed":
-                by_attempt[attempt] += 1
-            if not is_over(pod):
-                live.add(attempt)
-        for attempt, count in by_attempt.items():
+        live: Counter[int] = Counter()
+        for pod in self._pods.values():
+            if _is_member(pod, key):
+                attempt = int(pod["metadata"]["labels"][ATTEMPT_LABEL])
+                by_attempt[attempt] += pod["status"].get("phase") != "Failed"
+                live[attempt] += not is_over(pod)
+        for attempt, count in live.items():
             if count > workload.size and attempt == workload.status.attempt:
                 self._world.fail(f"{key} has {count} members on nodes, {workload.size} were admitted")
         for known in [k for k in self._partial_since if k[0] == key]:
-            if known[1] not in live or by_attempt[known[1]] >= workload.size:
+            if not live[known[1]] or by_attempt[known[1]] >= workload.size:
                 del self._partial_since[known]
-        for attempt in live:
-            if by_attempt[attempt] < workload.size:
+        for attempt, count in live.items():
+            if count and by_attempt[attempt] < workload.size:
                 self._partial_since.setdefault((key, attempt), self._world.clock.seconds)
 
     def _check_node(self, node: str) -> None:
@@ -186,18 +187,8 @@ class Witness:
         if room is None or node in self._disturbed or node in self._world.kubelets.silent:
             return
         taken: Counter[str] = Counter()
-        filled: Counter[tuple[str, int, str]] = Counter()
         for key in self._on_node[node]:
             pod = self._pods[key]
-            meta = pod["metadata"]
-            labels = meta.get("labels") or {}
-            if WORKLOAD_LABEL in labels and pod["status"].get("phase") != "Failed":
-                slot = (
-                    f"{meta['namespace']}/{labels[WORKLOAD_LABEL]}",
-                    int(labels[ATTEMPT_LABEL]),
-                    labels[POD_SET_LABEL],
-                )
-                filled[slot] += 1
             if not is_over(pod):
                 taken.update(self._amounts_of(pod))
         over = {r: n for r, n in taken.items() if n > room.get(r, 0)}
@@ -207,14 +198,35 @@ class Witness:
         held: Counter[str] = Counter()
         for key, group in self._objects["podgroups"].items():
             workload = self._objects["workloads"].get(key)
+            if workload is None or node not in {s.node for s in group.status.hold}:
+                continue
+            surplus = self._surplus(key, group, workload)
             for share in group.status.hold:
-                if share.node == node and workload is not None:
-                    empty = max(0, share.count - filled[key, group.status.attempt, share.pod_set])
+                if share.node == node:
+                    empty = max(0, share.count - self._filled(node, key, group, share.pod_set) - surplus)
                     for resource, amount in self._class_amounts(workload, share.pod_set).items():
                         held[resource] += amount * empty
         over = {r: n + taken[r] for r, n in held.items() if n and n + taken[r] > room.get(r, 0)}
         if over:
             self._world.fail(f"node {node} has pods and promises for {over}, more than its {room}")
+
+    def _filled(self, node: str, key: str, group: PodGroup, pod_set: str) -> int:
+        """Slots of the hold on the node that members are in, terminating ones too."""
+        return sum(
+            not is_over(p) and p["spec"]["nodeName"] == node and p["metadata"]["labels"].get(POD_SET_LABEL) == pod_set
+            for p in self._members(key, group.status.attempt)
+        )
+
+    def _surplus(self, key: str, group: PodGroup, workload: Workload) -> int:
+        """Empty slots that nobody needs: their members have finished, or are elsewhere."""
+        members = self._members(key, group.status.attempt)
+        done = sum(p["status"].get("phase") == "Succeeded" for p in members)
+        staying = sum(not is_over(p) and not p["metadata"].get("deletionTimestamp") for p in members)
+        empty = sum(max(0, s.count - self._filled(s.node, key, group, s.pod_set)) for s in group.status.hold)
+        return max(0, empty - max(0, workload.size - done - staying))
+
+    def _members(self, key: str, attempt: int) -> list[Json]:
+        return [p for p in self._pods.values() if _is_member(p, key, attempt)]
 
     def _check_quota(self, key: str) -> None:
         """Charged quota never exceeds what the queue has."""

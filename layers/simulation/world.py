@@ -206,8 +206,10 @@ class World:
             self.cluster.listen(one.on_change)
 
     def fail(self, what: str) -> None:
-        """Note that something is not as it must be."""
+        """Note that something is not as it must be; the same is noted once."""
         said = f"{self.clock.seconds:.3f}: {what}"
+        if any(v.split(": ", 1)[1] == what for v in self.violations):
+            return
         self.log.add(f"violation {what}")
         self.violations.append(said)
 

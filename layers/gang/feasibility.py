@@ -50,3 +50,16 @@ def closed(
     if not node.removing and any(tolerates(t, _CORDON) for t in tolerations):
         return None
     return Reason.NODES_NOT_READY
+
+
+def unusable(node: NodeRow, tolerations: Iterable[Toleration], group_uid: str) -> str | None:
+    """What keeps the gang from binding a member to ``node`` as it was just read, in words; None: nothing does.
+
+    The provisioner's cordon before a removal does, although the gang has a place there. It asks for holds after it has
+    cordoned, this is asked after the hold was written: so one of the two sees the other, and if it was the provisioner,
+    the cordon goes again.
+    """
+    if not node.ready:
+        return f"node {node.name} is not ready"
+    why = closed(node, tolerations, group_uid)
+    return f"node {node.name} is closed to this gang: {why.value}" if why else None

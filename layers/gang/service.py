@@ -23,7 +23,7 @@ from contracts.kinds.pod_group import PodGroup, PodGroupState
 from contracts.kinds.workload import Workload
 from contracts.mirrors import Node, Pod
 from layers.gang.decide import decide
-from layers.gang.feasibility import closed
+from layers.gang.feasibility import unusable
 from layers.gang.settings import times_from
 from layers.gang.snapshot import (
     BindFailure,
@@ -335,12 +335,8 @@ class GangGate:
             return f"node {node} does not exist"
         except ApiFailure as error:
             return f"node {node} could not be read: {error}"
-        if not row.ready:
-            return f"node {node} is not ready"
-        why = closed(row, pod.tolerations, group.metadata.uid, standing=True)
-        if why:
-            return f"node {node} is closed to this gang: {why.value}"
-        return None if group.state is PodGroupState.BOUND else await self._rehearsed(pod, node)
+        why = unusable(row, pod.tolerations, group.metadata.uid)
+        return why if why or group.state is PodGroupState.BOUND else await self._rehearsed(pod, node)
 
     async def _rehearsed(self, pod: PodRow, node: str) -> str | None:
         """What would speak against binding the pod there; that it changed meanwhile is for the bind itself to see."""

@@ -6,8 +6,9 @@ from contracts.conditions import set_condition
 from contracts.kinds.capacity import NodeClaim
 from contracts.kinds.pod_group import NodeShare, PodGroupState
 from contracts.kinds.workload import WorkloadState
-from contracts.names import GPU, NODE_CLAIM_LABEL
+from contracts.names import GPU, HELD_FOR_ANNOTATION, NODE_CLAIM_LABEL, REMOVING_ANNOTATION
 from contracts.verdicts import Blocker
+from layers.gang.feasibility import unusable
 from layers.gang.snapshot import node_row, with_claims
 from tests.builders import NOW, a_container, a_node, a_pod, a_pod_set, a_pod_spec, a_workload
 from tests.gang.cluster import Cluster
@@ -318,6 +319,15 @@ def test_a_bought_node_may_not_be_used_before_its_claim_is_initialized() -> None
     assert usable({"m0": said}) == [("m0", True, "uid-train"), ("n0", True, None)]
     said = claim.but(status=claim.status.but(conditions=let_go))
     assert usable({"m0": said}) == [("m0", True, None), ("n0", True, None)]
+
+
+def test_a_member_is_not_bound_to_a_node_that_is_about_to_be_removed() -> None:
+    """Found by the exhaustive worlds: a gang that saw the cordon late was bound, and its node was removed."""
+    ours = node_row(a_node("m0", cordoned=True, metadata={"annotations": {HELD_FOR_ANNOTATION: "uid-train"}}))
+    going = node_row(a_node("m0", cordoned=True, metadata={"annotations": {REMOVING_ANNOTATION: "true"}}))
+    words = [unusable(row, (), "uid-train") for row in (ours, going, node_row(a_node("m0", ready=False)))]
+
+    assert words == [None, "node m0 is closed to this gang: NodesNotReady", "node m0 is not ready"]
 
 
 def a_claim(name: str) -> NodeClaim:

@@ -312,7 +312,10 @@ class QueueGate:
         self.jobs.put_own_write(await self._api.patch_merge(BATCH_JOBS, meta.name, patch(present), meta.namespace))
 
     async def _read_purchase(self, workload: Workload) -> None:
+        """Read what may be left of the attempt: its pods, of which the watch may tell late, and its purchase."""
         meta = workload.metadata
+        for pod in await self._api.list(PODS, meta.namespace, f"{WORKLOAD_LABEL}={meta.name}"):
+            self.pods.put_own_write(pod)
         try:
             request = await self._api.get(CAPACITY_REQUESTS, meta.name, meta.namespace)
         except NotFound:

@@ -124,7 +124,7 @@ class SuspendJob:
 
 @dataclass(frozen=True)
 class ReadPurchase:
-    """Read the Workload's CapacityRequest consistently, and remember whether it is in flight."""
+    """Read the Workload's pods and CapacityRequest consistently, and remember whether the latter is in flight."""
 
     workload: Workload
 

@@ -6,6 +6,7 @@
 #   make check     lint, format, types, import contracts
 #   make unit      the tests that need no control plane
 #   make e2e       the stories on a real local control plane
+#   make worlds    every order of events in small worlds, SECONDS_EACH=n of each
 #   make programs  get the control plane's programs (cached in ~/.cache/trigate)
 #   make clean     remove the environment and every tool's cache in this folder
 
@@ -17,6 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+SECONDS_EACH ?= 600
 
 # The newest supported Python that really runs: a version manager's shim may be on PATH and lead nowhere.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
@@ -24,7 +26,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 	&& { echo "$$python"; break; }; done)
 UV ?= $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test check unit e2e programs clean
+.PHONY: help demo test check unit e2e worlds programs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -45,6 +47,9 @@ unit: $(READY)
 
 e2e: programs
 	$(BIN)/pytest -q e2e --timeout 300
+
+worlds: $(READY)
+	$(BIN)/python -m tests.worlds --mutants --seconds $(SECONDS_EACH)
 
 programs: $(READY)
 	@$(BIN)/python -m deploy.local.programs > $(VENV)/programs.txt || { cat $(VENV)/programs.txt; exit 1; }

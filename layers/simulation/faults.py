@@ -131,8 +131,14 @@ class Fault:
 class Line:
     """One process's connection to the API server. When it is cut, nothing of that process arrives any more."""
 
-    def __init__(self, inner: Transport, delays: random.Random, crash: Callable[[float], None]) -> None:
-        self._inner, self._random, self._crash = inner, delays, crash
+    def __init__(
+        self,
+        inner: Transport,
+        delays: random.Random,
+        crash: Callable[[float], None],
+        struck: Callable[[Fault, Request], None],
+    ) -> None:
+        self._inner, self._random, self._crash, self._struck = inner, delays, crash, struck
         self._armed: list[Fault] = []
         self._lagging: dict[str, float] = {}
         self._partitioned_until = 0.0
@@ -140,7 +146,6 @@ class Line:
         """Watches that wait for a line, in the order in which they began to."""
         self._late: set[asyncio.Task[None]] = set()
         self.cut = False
-        self.struck: list[Fault] = []
 
     def arm(self, fault: Fault) -> None:
         """Have the fault strike the next call that it is meant for."""
@@ -261,7 +266,7 @@ class Line:
     def _strikes(self, request: Request) -> Fault | None:
         for i, fault in enumerate(self._armed):
             if fault.writes == (request.method != "GET") and (not fault.kind or f"/{fault.kind}" in request.path):
-                self.struck.append(fault)
+                self._struck(fault, request)
                 return self._armed.pop(i)
         return None
 

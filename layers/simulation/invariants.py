@@ -20,6 +20,8 @@ from contracts.quantities import parse, parse_resources
 from contracts.requests import pod_requests
 from contracts.traces import root_span_id, trace_id
 from layers.simulation.cluster import Change, Json, is_over, owner_uid
+from layers.simulation.evaluation import fresh_steps
+from layers.simulation.schedules import GATES
 
 if TYPE_CHECKING:
     from layers.simulation.world import World
@@ -30,6 +32,8 @@ WORDLESS_BOUND = 30.0
 """Seconds for which a Workload may wait without a verdict, once all is calm."""
 ATTEMPTS_AFTER_CALM = 6
 """Attempts that a gang may need once all is calm."""
+REST = 4.0
+"""Seconds without a write after which nobody may have anything to write."""
 _KINDS: dict[str, Any] = {
     "workloads": Workload,
     "podgroups": PodGroup,
@@ -58,6 +62,7 @@ class Witness:
         self._ended: set[tuple[str, int]] = set()
         self._first_at_ends: set[str] = set()
         self._is_calm = False
+        self._last_write, self._confirmed_at = 0.0, -1.0
         self.purchases = 0
         world.cluster.listen(self._write)
 
@@ -85,6 +90,8 @@ class Witness:
     # ---- after every write -------------------------------------------------------------------------------------------
 
     def _write(self, change: Change) -> None:
+        if change.plural != "leases":
+            self._last_write = self._world.clock.seconds
         if change.plural in _KINDS:
             self._kind_changed(change)
         elif change.plural == "pods":
@@ -223,7 +230,8 @@ class Witness:
         done = sum(p["status"].get("phase") == "Succeeded" for p in members)
         staying = sum(not is_over(p) and not p["metadata"].get("deletionTimestamp") for p in members)
         empty = sum(max(0, s.count - self._filled(s.node, key, group, s.pod_set)) for s in group.status.hold)
-        return max(0, empty - max(0, workload.size - done - staying))
+        needed: int = max(0, workload.size - done - staying)
+        return max(0, empty - needed)
 
     def _members(self, key: str, attempt: int) -> list[Json]:
         return [p for p in self._pods.values() if _is_member(p, key, attempt)]
@@ -289,6 +297,13 @@ class Witness:
             if now - since > PARTIAL_BOUND:
                 self._world.fail(f"attempt {attempt} of {key} runs in part for {now - since:.0f} s")
                 del self._partial_since[key, attempt]
+        leading = {r.gate for r in self._world.replicas if r.is_leading()}
+        if len(leading) < len(GATES):
+            self._last_write = now  # whoever takes over has not looked yet
+        if self._is_calm and now - self._last_write > REST and self._confirmed_at != self._last_write:
+            self._confirmed_at = self._last_write
+            for step in fresh_steps(self._world.server, self._world.clock.now()):
+                self._world.fail(f"at rest a gate that had just been started would write {step}")
         for key, workload in self._objects["workloads"].items():
             if workload.status.verdict is not None or not self._is_calm:
                 self._wordless_since.pop(key, None)

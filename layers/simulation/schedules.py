@@ -94,7 +94,7 @@ SEVEN_OF_EIGHT = Schedule(
 
 
 def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
-    """The schedule of a seed: at least three gangs of two tenants, one purchase, and five faults of the ``kinds``."""
+    """The schedule of a seed: at least three gangs of two tenants, one purchase, and six faults of the ``kinds``."""
     r = random.Random(f"schedule/{seed}")
     nodes = tuple(r.choice((2, 4, 7, 8)) for _ in range(r.randint(1, 3)))
     machine = r.choice((1, 1, 2, 4))
@@ -130,26 +130,34 @@ def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
         stage_timeout=r.choice((30.0, 60.0)),
         replicas=r.choice((1, 1, 1, 2)),
     )
-    chosen = sorted(kinds)
-    faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(5, 14))] if chosen else []
+    chosen = sorted([*kinds, *(k for k in kinds if k in CALLS)])
+    faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(6, 24))] if chosen else []
     return Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at)))
 
 
-KINDS = {
-    "queue": ("jobs", "workloads", "podgroups", "capacityrequests", "pods", "leases", ""),
-    "gang": ("podgroups", "workloads", "capacityrequests", "pods", "nodes", "nodeclaims", "leases", ""),
-    "provisioning": ("capacityrequests", "nodeclaims", "nodes", "workloads", "podgroups", "pods", "leases", ""),
+WRITTEN = {
+    "queue": ("workloads", "workloads", "jobs", "jobs", "leases", ""),
+    "gang": ("podgroups", "podgroups", "binding", "binding", "leases", ""),
+    "provisioning": ("capacityrequests", "capacityrequests", "nodeclaims", "nodeclaims", "nodes", "leases", ""),
 }
+"""What each gate writes, the more often the likelier it is struck."""
+READ = {
+    "queue": ("jobs", "workloads", "podgroups", "capacityrequests", "pods"),
+    "gang": ("podgroups", "workloads", "capacityrequests", "nodeclaims", "nodes", "pods"),
+    "provisioning": ("capacityrequests", "nodeclaims", "nodes", "workloads", "podgroups", "pods"),
+}
+"""What each gate watches, and reads now and then."""
 
 
 def _fault(r: random.Random, what: What) -> Fault:
-    fault = Fault(round(r.uniform(1, 150), 2), what, pick=r.randrange(100))
+    fault = Fault(round(r.uniform(0.5, 110), 2), what, pick=r.randrange(100))
     if what in GATES_OWN:
-        gate = r.choice(GATES)
-        kind = r.choice(KINDS[gate]) if what in CALLS or what is What.LAG else ""
-        if what is What.LAG and kind in ("", "leases"):
-            kind = KINDS[gate][0]
-        fault = replace(fault, gate=gate, kind=kind, writes=r.random() < 0.8)
+        gate, writes = r.choice(GATES), r.random() < 0.85
+        fault = replace(fault, gate=gate, writes=writes)
+        if what in CALLS:
+            fault = replace(fault, kind=r.choice(WRITTEN[gate] if writes else READ[gate]))
+        elif what is What.LAG:
+            fault = replace(fault, kind=r.choice(READ[gate]))
     seconds = {
         What.CRASH: (0.1, 30),
         What.CRASH_BEFORE: (0.1, 30),

@@ -32,10 +32,11 @@ from layers.runtime.resources import JOBS, Resource, resource_of
 from layers.runtime.serving import Health
 from layers.runtime.settings import ElectionSettings, Settings
 from layers.runtime.tracing import SpanSink
+from layers.runtime.transport import Request
 from layers.simulation.clock import VirtualClock
 from layers.simulation.cluster import Change, Cluster, Json, condition
 from layers.simulation.controllers import GarbageCollector, JobController, NodeLifecycle
-from layers.simulation.faults import Line
+from layers.simulation.faults import Fault, Line
 from layers.simulation.kubelet import Kubelets
 from layers.simulation.schedules import GATES, TENANTS, Job, Schedule
 from layers.simulation.server import MemoryServer
@@ -88,6 +89,7 @@ class Replica:
         self.line: Line | None = None
         self.starts = 0
         self._spans: KeptSpans | None = None
+        self._meters = Meters()
         self._random = random.Random(f"{world.schedule.seed}/{self.name}")
         self._task: asyncio.Task[None] | None = None
         self._again: asyncio.TimerHandle | None = None
@@ -98,16 +100,20 @@ class Replica:
         """The date on this replica's machine."""
         return self.world.clock.now() + self.skew
 
+    def is_leading(self) -> bool:
+        """Whether this replica does the gate's work now."""
+        return self._task is not None and self._meters.value("leader") == 1
+
     def start(self) -> None:
         """Start the process."""
         self._again = None
         self.starts += 1
         server = self.world.server
-        line = Line(server.transport(service_account(self.gate)), self._random, self.crash)
+        line = Line(server.transport(service_account(self.gate)), self._random, self.crash, self._struck)
         if self.line is not None and not self.world.calm:
             line.take_over(self.line)
         self.line = line
-        meters = Meters()
+        meters = self._meters = Meters()
         identity = f"{self.name}-{self.starts}"
         settings = Settings(election=ElectionSettings(identity=identity, times=TIMES))
         api = Api(line, meters=meters, request_timeout=settings.request_timeout, random=self._random.random)
@@ -152,6 +158,10 @@ class Replica:
         task.cancel()
         self._start_after(seconds)
 
+    def _struck(self, fault: Fault, request: Request) -> None:
+        self.world.struck.append(fault)
+        self.world.log.add(f"struck {self.name}-{self.starts} {fault.what} {request.method} {request.path}")
+
     async def stop(self) -> None:
         """End for good."""
         if self._again is not None:
@@ -190,6 +200,7 @@ class World:
         self.schedule, self.clock = schedule, clock
         self.log = Log(clock)
         self.spans: list[StateSpan] = []
+        self.struck: list[Fault] = []
         self.violations: list[str] = []
         self.calm = False
         self.server = MemoryServer(schedule.seed, clock)

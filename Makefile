@@ -6,6 +6,8 @@
 #   make check     lint, format, types, import contracts
 #   make unit      the tests that need no control plane
 #   make e2e       the stories on a real local control plane
+#   make soak      SEEDS=n FIRST_SEED=k: so many simulated clusters, with faults; a failing seed's story is kept
+#   make worlds    every order of events in small worlds, SECONDS_EACH=n of each
 #   make programs  get the control plane's programs (cached in ~/.cache/trigate)
 #   make clean     remove the environment and every tool's cache in this folder
 
@@ -17,6 +19,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+SECONDS_EACH ?= 600
+SEEDS ?= 50
+FIRST_SEED ?= 1
 
 # The newest supported Python that really runs: a version manager's shim may be on PATH and lead nowhere.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
@@ -24,7 +29,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 	&& { echo "$$python"; break; }; done)
 UV ?= $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test check unit e2e programs clean
+.PHONY: help demo test check unit e2e soak worlds programs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -45,6 +50,12 @@ unit: $(READY)
 
 e2e: programs
 	$(BIN)/pytest -q e2e --timeout 300
+
+soak: $(READY)
+	$(BIN)/python -m layers.simulation --seeds $(SEEDS) --first $(FIRST_SEED) --workers $(WORKERS) --shrink soak-story.json
+
+worlds: $(READY)
+	$(BIN)/python -m tests.worlds --mutants --seconds $(SECONDS_EACH)
 
 programs: $(READY)
 	@$(BIN)/python -m deploy.local.programs > $(VENV)/programs.txt || { cat $(VENV)/programs.txt; exit 1; }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from deploy.local.gates import Gates
 
+from deploy.local.gates import Gates
 from e2e.cluster import Cluster, Json, Refused
 from e2e.world import GPU, world
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
+from e2e.checker import check
 from e2e.cluster import DEADLINE, Cluster, Json, Refused, eventually, is_true
 
 GPU = "nvidia.com/gpu"
@@ -337,7 +338,7 @@ class World:
 
 @asynccontextmanager
 async def world(cluster: Cluster, story: str) -> AsyncIterator[World]:
-    """A fresh world with a running witness; on the way out it is taken away, and leaks fail the story."""
+    """A fresh world with a running witness; on the way out all that is claimed is checked, then all is taken away."""
     name = f"{story}-{next(_numbers)}"
     await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     w = World(cluster, name)
@@ -346,6 +347,7 @@ async def world(cluster: Cluster, story: str) -> AsyncIterator[World]:
         yield w
         if witness.done():
             witness.result()
+        await check(cluster)
         await w.clear()
     finally:
         witness.cancel()

@@ -42,3 +42,16 @@ def closed(node: NodeRow, group_uid: str, *, bears_cordons: bool = False, standi
     if bears_cordons and not node.removing:
         return None
     return Reason.NODES_NOT_READY
+
+
+def unusable(node: NodeRow, group_uid: str, *, bears_cordons: bool = False) -> str | None:
+    """What keeps the gang from binding a member to ``node`` as it was just read, in words; None: nothing does.
+
+    The provisioner's cordon before a removal does, although the gang has a place there. It asks for holds after it has
+    cordoned, this is asked after the hold was written: so one of the two sees the other, and if it was the provisioner,
+    the cordon goes again.
+    """
+    if not node.ready:
+        return f"node {node.name} is not ready"
+    why = closed(node, group_uid, bears_cordons=bears_cordons)
+    return f"node {node.name} is closed to this gang: {why.value}" if why else None

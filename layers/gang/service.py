@@ -12,7 +12,6 @@ import asyncio
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,7 +25,7 @@ from contracts.kinds.workload import Workload
 from contracts.matching import tolerates
 from contracts.mirrors import Node, Pod
 from layers.gang.decide import decide
-from layers.gang.feasibility import closed
+from layers.gang.feasibility import unusable
 from layers.gang.settings import times_from
 from layers.gang.snapshot import (
     CORDON,
@@ -42,6 +41,7 @@ from layers.gang.snapshot import (
     demand_of,
     node_row,
     pod_row,
+    with_claims,
 )
 from layers.gang.spans import spans_of_write, spans_to_tell_again
 from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, PutPodGroupStatus, Step
@@ -216,11 +216,7 @@ class GangGate:
 
     def snapshot(self, now: datetime) -> Snapshot:
         """The world as the caches have it."""
-        claimed = {c.status.node_name: c.spec.owner.pod_group_uid for c in self.claims.values() if c.held}
-        nodes = tuple(
-            replace(row, held_for=claimed[name]) if row.held_for is None and name in claimed else row
-            for name, row in self._node_rows.items()
-        )
+        nodes = with_claims(self._node_rows.values(), {c.key: c for c in self.claims.values()})
         pods = tuple(row for row in self._pod_rows.values() if row.node and not row.over)
         covered = {
             q.metadata.name: frozenset(r for group in q.spec.resource_groups for r in group.covered_resources)
@@ -387,13 +383,9 @@ class GangGate:
             return f"node {node} does not exist"
         except ApiFailure as error:
             return f"node {node} could not be read: {error}"
-        if not row.ready:
-            return f"node {node} is not ready"
         bears_cordons = any(tolerates(t, CORDON) for t in pod.tolerations)
-        why = closed(row, group.metadata.uid, bears_cordons=bears_cordons, standing=True)
-        if why:
-            return f"node {node} is closed to this gang: {why.value}"
-        return None if group.state is PodGroupState.BOUND else await self._rehearsed(pod, node)
+        why = unusable(row, group.metadata.uid, bears_cordons=bears_cordons)
+        return why if why or group.state is PodGroupState.BOUND else await self._rehearsed(pod, node)
 
     async def _rehearsed(self, pod: PodRow, node: str) -> str | None:
         """What would speak against binding the pod there; that it changed meanwhile is for the bind itself to see."""

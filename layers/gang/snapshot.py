@@ -7,7 +7,7 @@ compares integers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 from pydantic import ValidationError
 
-from contracts.kinds.capacity import CapacityRequest, CapacityState
+from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodClass, PodGroup
 from contracts.kinds.workload import PodSet, PodSetAssignment, Workload
 from contracts.matching import tolerates
 from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, Taint, Toleration
-from contracts.names import ATTEMPT_LABEL, HELD_FOR_ANNOTATION, POD_SET_LABEL, REMOVING_ANNOTATION
+from contracts.names import ATTEMPT_LABEL, HELD_FOR_ANNOTATION, NODE_CLAIM_LABEL, POD_SET_LABEL, REMOVING_ANNOTATION
 from contracts.quantities import BadQuantity, format_resources, parse_resources
 from contracts.requests import held_requests, pod_requests
 from layers.gang.unsupported import unsupported_fields
@@ -45,6 +45,8 @@ class NodeRow:
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
     allocatable: Mapping[str, int]
+    claim: str | None = None
+    """The NodeClaim that it was bought under."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,8 @@ class Snapshot:
     """So many writes in a pass may change words alone."""
 
 
-def node_row(node: Node, claimed_for: str | None = None) -> NodeRow:
-    """The row of a node; ``claimed_for``: the PodGroup that its NodeClaim holds it for.
+def node_row(node: Node) -> NodeRow:
+    """The row of a node.
 
     A node that is being deleted counts as not ready. The taint of a cordon is left out: the cordon itself says more,
     and the taint comes and goes a moment later.
@@ -210,11 +212,29 @@ def node_row(node: Node, claimed_for: str | None = None) -> NodeRow:
         ready=ready and node.metadata.deletion_timestamp is None,
         cordoned=node.spec.unschedulable,
         removing=REMOVING_ANNOTATION in annotations,
-        held_for=annotations.get(HELD_FOR_ANNOTATION) or claimed_for,
+        held_for=annotations.get(HELD_FOR_ANNOTATION),
         labels=node.metadata.labels,
         taints=tuple(t for t in node.spec.taints if t.key != UNSCHEDULABLE_TAINT),
         allocatable=allocatable,
+        claim=node.metadata.labels.get(NODE_CLAIM_LABEL),
     )
+
+
+def with_claims(rows: Iterable[NodeRow], claims: Mapping[str, NodeClaim]) -> tuple[NodeRow, ...]:
+    """The rows with what is said of them by the claims that they were bought under.
+
+    A bought node may not be used before its claim is initialized: until then the provisioner may still give it back. It
+    is held for its gang as long as its claim is.
+    """
+    found = []
+    for row in rows:
+        if row.claim is not None:
+            claim = claims.get(row.claim)
+            held_for = claim.spec.owner.pod_group_uid if claim and claim.held else None
+            ready = row.ready and claim is not None and claim.initialized
+            row = replace(row, ready=ready, held_for=row.held_for or held_for)
+        found.append(row)
+    return tuple(found)
 
 
 def pod_row(pod: Pod) -> PodRow:

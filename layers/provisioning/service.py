@@ -401,6 +401,8 @@ class ProvisioningGate:
                 await self._terminate(claim, node, provider)
                 return None
             case lifecycle.Launch(deadline):
+                if not self._is_awaited(claim):
+                    return None  # a write that came late made it: the next pass takes it back
                 return await self._launch(claim, provider, deadline)
             case lifecycle.Reached(reached):
                 await write_status(self._api, self.claims, CLAIMS, reached, claim)
@@ -420,6 +422,17 @@ class ProvisioningGate:
                 # What is past was done now, or will be told by a watch.
                 wakes = [(at - now).total_seconds() for at in (until, due) if at is not None and at > now]
                 return min(wakes) + 0.001 if wakes else None
+
+    def _is_awaited(self, claim: NodeClaim) -> bool:
+        """Whether the claim is part of a purchase that is under way, and so is paid for."""
+        owner = claim.spec.owner
+        request = self.requests.get(f"{owner.namespace}/{owner.capacity_request}")
+        return (
+            request is not None
+            and request.in_flight
+            and request.status.reservation == owner.reservation
+            and any(node.claim == claim.metadata.name for node in request.status.plan)
+        )
 
     async def _launch(self, claim: NodeClaim, provider: Provider, deadline: datetime) -> float | None:
         now = self._clock()

@@ -94,8 +94,10 @@ class Snapshot:
     reads: Reads = Reads()
 
     def workload_of(self, group: PodGroup) -> Workload | None:
-        """The Workload that the gang belongs to."""
-        return self.workloads.get(f"{group.metadata.namespace}/{group.spec.workload_name}")
+        """The Workload that the gang belongs to; not a namesake that came after it."""
+        found = self.workloads.get(f"{group.metadata.namespace}/{group.spec.workload_name}")
+        owners = group.metadata.owner_references
+        return found if found and (not owners or any(o.uid == found.metadata.uid for o in owners)) else None
 
 
 def duration_of(text: str) -> timedelta:

@@ -84,6 +84,9 @@ class Gate:
 
 
 Build = Callable[[Runtime], Gate]
+Work = Callable[[], Awaitable[None]]
+Elect = Callable[[Work], Awaitable[None]]
+"""Waits for leadership and runs the work until it ends or the leadership does; the work has ended when this does."""
 
 
 def main(name: str, build: Build) -> None:
@@ -124,43 +127,53 @@ async def run_gate(
                 serving(health, meters, settings.serving.address, settings.serving.port)
             )
             log.info("gate.serving", port=port)
-        await _run_beside_watchers(runtime, gate, on_hung or _end_process, freeze)
+        elect = _by_lease(runtime, on_hung or _end_process) if settings.election.enabled else None
+        await live(runtime, gate, elect, beside=[lambda: watch_for_stalls(meters)], freeze=freeze)
 
 
-async def _run_beside_watchers(runtime: Runtime, gate: Gate, on_hung: Callable[[], None], freeze: bool) -> None:
-    """The watchers and the stall meter run all the time, the leadership in front of them."""
-    beside = [asyncio.ensure_future(w.run()) for w in gate.watchers]
-    beside.append(asyncio.ensure_future(watch_for_stalls(runtime.meters)))
-    front = asyncio.ensure_future(_lead(runtime, gate, on_hung, freeze))
+async def live(
+    runtime: Runtime, gate: Gate, elect: Elect | None, *, beside: Sequence[Work] = (), freeze: bool = False
+) -> None:
+    """Keep the gate's caches, and work while ``elect`` lets it (None: always), until cancelled.
+
+    The watchers and what is ``beside`` run all the time, the leadership in front of them; all have ended when this
+    does. Raises what any of them raises.
+    """
+    tasks = [asyncio.ensure_future(w.run()) for w in gate.watchers]
+    tasks += [asyncio.ensure_future(_awaited(one)) for one in beside]
+    front = asyncio.ensure_future(_lead(runtime, gate, elect, freeze))
     try:
-        await asyncio.wait([front, *beside], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([front, *tasks], return_when=asyncio.FIRST_COMPLETED)
     finally:
         front.cancel()
         await asyncio.gather(front, return_exceptions=True)
-        for task in beside:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for reconciler in gate.reconcilers:
             reconciler.queue.close()
-    for task in beside:
+    for task in tasks:
         if not task.cancelled():
             task.result()
     front.result()
 
 
-async def _lead(runtime: Runtime, gate: Gate, on_hung: Callable[[], None], freeze: bool) -> None:
-    election = runtime.settings.election
+async def _lead(runtime: Runtime, gate: Gate, elect: Elect | None, freeze: bool) -> None:
     for watcher in gate.watchers:
         await watcher.cache.synced.wait()
     if freeze:
         gc.collect()
         gc.freeze()
     log.info("gate.synced", objects={w.resource.plural: len(w.cache) for w in gate.watchers})
-    if not election.enabled:
+    if elect is None:
         await _work(runtime, gate)
-        return
-    fence = Fence(runtime.identity)
-    runtime.api.fence = fence
+    else:
+        await elect(lambda: _work(runtime, gate))
+
+
+def _by_lease(runtime: Runtime, on_hung: Callable[[], None]) -> Elect:
+    """Leadership by a Lease that a thread of its own keeps; every write of the gate is fenced by it."""
+    election = runtime.settings.election
 
     async def open_lease() -> LeaseHandle:
         api = await Api.connect(
@@ -172,7 +185,12 @@ async def _lead(runtime: Runtime, gate: Gate, on_hung: Callable[[], None], freez
             api, f"trigate-{runtime.name}", election.namespace, runtime.identity, election.times.lease_duration
         )
 
-    await lead_from_thread(open_lease, lambda: _work(runtime, gate), election.times, fence, on_hung)
+    async def elect(work: Work) -> None:
+        fence = Fence(runtime.identity)
+        runtime.api.fence = fence
+        await lead_from_thread(open_lease, work, election.times, fence, on_hung)
+
+    return elect
 
 
 async def _work(runtime: Runtime, gate: Gate) -> None:

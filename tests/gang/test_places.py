@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contracts.conditions import set_condition
+from contracts.kinds.capacity import NodeClaim
 from contracts.kinds.pod_group import NodeShare, PodGroupState
 from contracts.kinds.workload import WorkloadState
-from contracts.names import GPU
+from contracts.names import GPU, HELD_FOR_ANNOTATION, NODE_CLAIM_LABEL, REMOVING_ANNOTATION
 from contracts.verdicts import Blocker
-from tests.builders import a_container, a_node, a_pod, a_pod_set, a_pod_spec, a_workload
+from layers.gang.feasibility import unusable
+from layers.gang.snapshot import node_row, with_claims
+from tests.builders import NOW, a_container, a_node, a_pod, a_pod_set, a_pod_spec, a_workload
 from tests.gang.cluster import Cluster
 
 CPU_2 = a_pod_spec(a_container({"cpu": "2"}))
@@ -296,3 +300,38 @@ def test_a_garbage_quantity_is_named_and_stops_nobody_else() -> None:
 
     assert (cluster.reason("bad"), cluster.state()) == ("UnsupportedFeature", PodGroupState.PLACED)
     assert "lots" in (blockers(cluster, "bad")[0].detail or "")
+
+
+def test_a_bought_node_may_not_be_used_before_its_claim_is_initialized() -> None:
+    """Found by the exhaustive worlds: the provisioner gave such a node back under a gang that was admitted to it."""
+    row = node_row(a_node("m0", labels={NODE_CLAIM_LABEL: "m0"}))
+    plain = node_row(a_node("n0"))
+
+    def usable(claims: dict[str, NodeClaim]) -> list[tuple[str, bool, str | None]]:
+        return [(r.name, r.ready, r.held_for) for r in with_claims([row, plain], claims)]
+
+    claim = a_claim("m0")
+    initialized = set_condition((), "Initialized", True, "Initialized", "", NOW)
+    let_go = set_condition(initialized, "HeldForGang", False, "LetGo", "", NOW)
+    assert usable({}) == [("m0", False, None), ("n0", True, None)]
+    assert usable({"m0": claim}) == [("m0", False, "uid-train"), ("n0", True, None)]
+    said = claim.but(status=claim.status.but(conditions=initialized))
+    assert usable({"m0": said}) == [("m0", True, "uid-train"), ("n0", True, None)]
+    said = claim.but(status=claim.status.but(conditions=let_go))
+    assert usable({"m0": said}) == [("m0", True, None), ("n0", True, None)]
+
+
+def test_a_member_is_not_bound_to_a_node_that_is_about_to_be_removed() -> None:
+    """Found by the exhaustive worlds: a gang that saw the cordon late was bound, and its node was removed."""
+    ours = node_row(a_node("m0", cordoned=True, metadata={"annotations": {HELD_FOR_ANNOTATION: "uid-train"}}))
+    going = node_row(a_node("m0", cordoned=True, metadata={"annotations": {REMOVING_ANNOTATION: "true"}}))
+    words = [unusable(row, "uid-train") for row in (ours, going, node_row(a_node("m0", ready=False)))]
+
+    assert words == [None, "node m0 is closed to this gang: NodesNotReady", "node m0 is not ready"]
+
+
+def a_claim(name: str) -> NodeClaim:
+    owner = {"namespace": "team", "capacityRequest": "train", "podGroupUid": "uid-train", "reservation": 1}
+    kind = {"kind": "KwokNodeClass", "name": "kwok"}
+    spec = {"nodePool": "pool", "nodeClass": kind, "owner": owner, "instanceType": "gpu-1", "zone": "z1"}
+    return NodeClaim.model_validate({"metadata": {"name": name}, "spec": {**spec, "capacityType": "on-demand"}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contracts.base import OwnerReference
 from contracts.kinds.capacity import CapacityState
 from contracts.kinds.workload import WorkloadState
 from contracts.names import GPU
@@ -78,3 +79,19 @@ def test_no_limit_is_exceeded_and_in_the_end_nothing_is_left(
     assert (cloud.claims, cloud.nodes) == ({}, {})
     assert {r.state for r in cloud.requests.values()} <= {CapacityState.RELEASED, CapacityState.NONE}
     assert {n: (p.status.nodes, p.status.resources) for n, p in cloud.pools.items()} == {"p": (0, {}), "q": (0, {})}
+
+
+def test_a_gang_whose_workload_was_made_again_is_over() -> None:
+    """Found by the exhaustive worlds: the new Workload's charge was taken for one of the former's purchase."""
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(1))
+    cloud.settle()
+    group, workload = cloud.groups["team/train"], cloud.workloads["team/train"]
+    owner = OwnerReference(api_version="trigate.dev/v1alpha1", kind="Workload", name="train", uid="uid-of-the-former")
+    cloud.groups[group.key] = group.but(metadata=group.metadata.but(owner_references=(owner,)))
+    cloud.charge()
+    cloud.groups[group.key] = cloud.groups[group.key].but(metadata=group.metadata.but(owner_references=(owner,)))
+    cloud.settle()
+
+    assert workload.metadata.uid != owner.uid
+    assert (cloud.state(), cloud.launches) == (CapacityState.RELEASED, [])

@@ -1,0 +1,71 @@
+"""Runs schedules: ``python -m layers.simulation --seeds N --first K``, or one from a file with ``--story FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from layers.simulation.runs import Report, run
+from layers.simulation.schedules import SEVEN_OF_EIGHT, Schedule, schedule_of
+from layers.simulation.shrinking import shrunk
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 when every schedule passed, 1 otherwise. The last line is ``N passed, N failed``."""
+    parser = argparse.ArgumentParser(prog="python -m layers.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10, help="how many schedules")
+    parser.add_argument("--first", type=int, default=1, help="the seed of the first one")
+    parser.add_argument("--story", type=Path, help="play the schedule in this file instead; first: the main job")
+    parser.add_argument("--log", type=Path, help="write the event log of the last schedule there")
+    parser.add_argument("--workers", type=int, default=1, help="how many processes play at once")
+    parser.add_argument("--shrink", type=Path, help="write a short story of the first failure there")
+    asked = parser.parse_args(arguments)
+    if asked.story is not None:
+        text = None if str(asked.story) == "first" else asked.story.read_text()
+        schedules = [SEVEN_OF_EIGHT if text is None else Schedule.from_json(text)]
+    else:
+        schedules = [schedule_of(seed) for seed in range(asked.first, asked.first + asked.seeds)]
+    failures: list[Report] = []
+    with reports_of(schedules, asked.workers) as reports:
+        for report in reports:
+            print(in_a_line(report), flush=True)
+            if asked.log is not None:
+                asked.log.write_text("\n".join(report.log) + "\n")
+            if not report.passed:
+                failures.append(report)
+                for violation in report.violations[:5]:
+                    print(f"    {violation}", flush=True)
+    if failures and asked.shrink is not None:
+        asked.shrink.write_text(shrunk(failures[0].schedule, failures[0]).to_json() + "\n")
+        print(f"a short story of seed {failures[0].schedule.seed} is in {asked.shrink}", flush=True)
+    print(f"{len(schedules) - len(failures)} passed, {len(failures)} failed")
+    return 1 if failures else 0
+
+
+@contextmanager
+def reports_of(schedules: Sequence[Schedule], workers: int) -> Iterator[Iterable[Report]]:
+    """The reports in order, from so many processes at once."""
+    if workers <= 1 or len(schedules) == 1:
+        yield map(run, schedules)
+        return
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        yield pool.map(run, schedules)
+
+
+def in_a_line(report: Report) -> str:
+    """What a run was, and how it ended."""
+    s = report.schedule
+    return (
+        f"{'ok  ' if report.passed else 'FAIL'} seed {s.seed}: {len(s.jobs)} jobs, {len(s.faults)} faults, "
+        f"{report.writes} writes, {report.purchases} purchases, {report.restarts} restarts, "
+        f"{report.seconds:.0f} s, {report.digest[:12]}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,314 @@
+"""Between a client and the server in memory: time, watches, and everything that can go wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from layers.runtime.errors import NotSent, Unreachable, error_of
+from layers.runtime.transport import Request, Response
+from layers.simulation.refusing import Refused
+from layers.simulation.selecting import BadSelector, Selector, fields_match, matches
+from layers.simulation.storage import Event, Json, Store, Table, line_of
+
+BOOKMARK_EVERY = 60.0
+"""Seconds between two bookmarks of a watch."""
+LONGEST_WATCH = 1800.0
+"""Seconds of a watch that does not say how long."""
+_INSTANT = 2e-6
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one call, or to one watch from its opening to its end. The parts may be combined.
+
+    ``status`` with ``reason``: the server refuses, nothing is done. ``unsent``: no connection, nothing is done.
+    ``lost``: the ``"request"`` never comes to the server, or the ``"answer"`` to what it has done never comes back;
+    the client notices at its timeout, or at once if the connection ``breaks``. ``before`` and ``after``: seconds on the
+    way there and back, in addition to the latency; the client gives up at its timeout, the server goes on.
+    Of a watch: ``cut_after`` seconds the connection breaks; each line comes ``late`` seconds after its change.
+    """
+
+    status: int = 0
+    reason: str = ""
+    retry_after: int | None = None
+    unsent: bool = False
+    lost: Literal["", "request", "answer"] = ""
+    breaks: bool = False
+    before: float = 0.0
+    after: float = 0.0
+    cut_after: float | None = None
+    late: float = 0.0
+
+
+NONE = Fault()
+Disturb = Callable[[Request, str], Fault | None]
+
+
+class Server(Protocol):
+    """What the network needs of the server."""
+
+    store: Store
+
+    def handle(self, request: Request, user: str) -> Response: ...
+    def target(self, path: str) -> Any: ...
+
+
+class Network:
+    """All connections to one server. ``latency``: seconds one way, asked for each message."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.disturb: Disturb = lambda request, user: None
+        self.latency: Callable[[], float] = lambda: 0.0
+        self._watches: dict[str, list[Watch]] = defaultdict(list)
+        server.store.listen(self._committed)
+
+    def watches(self, user: str | None = None) -> list[Watch]:
+        """The open watches, of one user or all."""
+        return [w for of_kind in self._watches.values() for w in of_kind if user in (None, w.user)]
+
+    def cut_watches(self, user: str | None = None) -> int:
+        """Break every open watch of the user, or all. What was not delivered yet is not delivered."""
+        found = self.watches(user)
+        for watch in found:
+            watch.cut()
+        return len(found)
+
+    def opened(self, watch: Watch) -> None:
+        self._watches[watch.table.plural].append(watch)
+
+    def closed(self, watch: Watch) -> None:
+        self._watches[watch.table.plural].remove(watch)
+
+    def _committed(self, event: Event) -> None:
+        for watch in self._watches[event.plural]:
+            watch.wake()
+
+
+class MemoryTransport:
+    """One client's way to the server, as one user."""
+
+    def __init__(self, network: Network, user: str) -> None:
+        self._network, self.user = network, user
+        self._closed = False
+
+    async def send(self, request: Request) -> Response:
+        """One exchange. The server does what has been asked even if the client stops waiting for it."""
+        fault = self._fault(request)
+        network, loop = self._network, asyncio.get_running_loop()
+        answer: asyncio.Future[Response] = loop.create_future()
+
+        def settle(response: Response) -> None:
+            if not answer.done():
+                answer.set_result(response)
+
+        def arrive() -> None:
+            if fault.lost == "request":
+                broken()
+            elif fault.status:
+                loop.call_later(network.latency() + fault.after, settle, _refusal(fault))
+            else:
+                try:
+                    response = network.server.handle(request, self.user)
+                except BaseException as error:
+                    if answer.done():
+                        raise
+                    answer.set_exception(error)
+                    return
+                if fault.lost == "answer":
+                    broken()
+                else:
+                    loop.call_later(network.latency() + fault.after, settle, response)
+
+        def broken() -> None:
+            if fault.breaks and not answer.done():
+                answer.set_exception(Unreachable(f"{request.method} {request.path}: connection reset"))
+
+        loop.call_later(network.latency() + fault.before, arrive)
+        try:
+            async with asyncio.timeout(request.timeout):
+                return await answer
+        except TimeoutError as error:
+            raise Unreachable(f"{request.method} {request.path}: no answer within {request.timeout} s") from error
+
+    async def stream(self, request: Request) -> AsyncGenerator[bytes, None]:
+        """The lines of a watch."""
+        fault = self._fault(request)
+        network, loop = self._network, asyncio.get_running_loop()
+        wait = network.latency() + fault.before
+        if fault.lost or wait > request.timeout:
+            await asyncio.sleep(min(wait, request.timeout) if fault.breaks else request.timeout)
+            raise Unreachable(f"GET {request.path}: no answer to a watch")
+        await asyncio.sleep(wait)
+        if fault.status:
+            refusal = _refusal(fault)
+            raise error_of(refusal.status, refusal.body, refusal.retry_after)
+        try:
+            target = network.server.target(request.path)
+            watch = Watch(network, self.user, target.table, target.namespace, request.params, fault, loop.time())
+        except Refused as no:
+            raise error_of(no.code, _encode(no.status())) from no
+        network.opened(watch)
+        try:
+            while True:
+                lines = await watch.next_lines()
+                if lines is None:
+                    return
+                for line in lines:
+                    if watch.is_cut:
+                        break
+                    yield line
+                if watch.is_cut:
+                    raise Unreachable(f"GET {request.path}: connection reset")
+        finally:
+            network.closed(watch)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _fault(self, request: Request) -> Fault:
+        if self._closed:
+            raise NotSent("the client is closed")
+        fault = self._network.disturb(request, self.user) or NONE
+        if fault.unsent:
+            raise NotSent(f"{request.method} {request.path}: connection refused")
+        return fault
+
+
+class Watch:
+    """One open watch: where it is in the log of its kind, and when it must speak."""
+
+    def __init__(
+        self, network: Network, user: str, table: Table, namespace: str, params: Any, fault: Fault, now: float
+    ) -> None:
+        self.user, self.table = user, table
+        self.late: float = fault.late
+        """Seconds that every line comes after its change; may be changed while the watch is open."""
+        self.is_cut = False
+        self._network, self._namespace, self._store = network, namespace, network.server.store
+        try:
+            self._labels = Selector.parse(params.get("labelSelector", ""))
+            self._fields = Selector.parse(params.get("fieldSelector", ""))
+        except BadSelector as error:
+            raise Refused(400, "BadRequest", str(error)) from error
+        self._selects = bool(self._labels.requirements or self._fields.requirements)
+        self._bookmarks = params.get("allowWatchBookmarks") == "true"
+        self._ends = now + float(params.get("timeoutSeconds") or LONGEST_WATCH)
+        self._cuts = None if fault.cut_after is None else now + fault.cut_after
+        self._bookmark_at = now + BOOKMARK_EVERY
+        self._opening: list[bytes] = []
+        self._over = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._latest: datetime | None = None
+        version = int(params.get("resourceVersion") or 0)
+        if version == 0:
+            records = self._store.records(table.plural, namespace)
+            self._opening = [line_of("ADDED", r.body) for r in records if self._takes(r.object)]
+            version = self._store.version
+        elif version < self._store.compacted:
+            gone = Refused(410, "Expired", f"too old resource version: {version} ({self._store.compacted})")
+            self._opening, self._over = [line_of("ERROR", _encode(gone.status()))], True
+        self._at = table.since(version)
+        self._told = version
+
+    def cut(self) -> None:
+        """Break the connection."""
+        self.is_cut = True
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next_lines(self) -> list[bytes] | None:
+        """What is to be told next, at the time when it is; None: the watch has ended."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._opening:
+                lines, self._opening = self._opening, []
+                return lines
+            if self._over:
+                return None
+            if self.is_cut or (self._cuts is not None and loop.time() >= self._cuts):
+                self.is_cut = True
+                return []
+            lines, due_in = self._due()
+            if lines:
+                return lines
+            now = loop.time()
+            if now >= self._ends or (self._bookmarks and now >= self._bookmark_at):
+                self._over = now >= self._ends
+                self._bookmark_at = now + BOOKMARK_EVERY
+                if self._bookmarks:
+                    return [self._bookmark(due_in is None)]
+                continue
+            moments = [self._ends, *([self._bookmark_at] if self._bookmarks else [])]
+            moments += [] if self._cuts is None else [self._cuts]
+            moments += [] if due_in is None else [now + due_in]
+            await self._wait(min(moments))
+
+    def _due(self) -> tuple[list[bytes], float | None]:
+        """The lines that may be told now, and in how many seconds the next one may; None: there is none."""
+        log = self.table.log
+        lines: list[bytes] = []
+        now = self._store.clock.now()
+        while self._at < len(log):
+            event = log[self._at]
+            if self.late:
+                wait = (event.at - now).total_seconds() + self.late
+                if wait > _INSTANT:
+                    return lines, wait
+            self._at += 1
+            self._told = event.version
+            line = self._line(event)
+            if line is not None:
+                lines.append(line)
+        return lines, None
+
+    def _line(self, event: Event) -> bytes | None:
+        if self._namespace and event.namespace != self._namespace:
+            return None
+        if not self._selects:
+            return event.line()
+        is_in = event.type != "DELETED" and self._takes(event.new.object)
+        was_in = event.old is not None and self._takes(event.old.object)
+        if not is_in and not was_in:
+            return None
+        if is_in:
+            return line_of("MODIFIED" if was_in else "ADDED", event.new.body)
+        assert event.old is not None
+        meta = {**event.old.object["metadata"], "resourceVersion": str(event.version)}
+        return line_of("DELETED", _encode({**event.old.object, "metadata": meta}))
+
+    def _takes(self, obj: Json) -> bool:
+        return not self._selects or (matches(self._labels, obj) and fields_match(self._fields, obj))
+
+    def _bookmark(self, told_everything: bool) -> bytes:
+        version = self._store.version if told_everything else self._told
+        meta = {"resourceVersion": str(version)}
+        return line_of(
+            "BOOKMARK", _encode({"kind": self.table.kind, "apiVersion": self.table.api_version, "metadata": meta})
+        )
+
+    async def _wait(self, until: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_at(until, self.wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+
+def _refusal(fault: Fault) -> Response:
+    no = Refused(fault.status, fault.reason or "InternalError", "refused by a fault", retry_after=fault.retry_after)
+    return Response(no.code, _encode(no.status()), None if fault.retry_after is None else str(fault.retry_after))

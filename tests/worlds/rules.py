@@ -1,0 +1,215 @@
+"""What must hold in every state of a small world, and what a good end is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from contracts.conditions import is_true
+from contracts.kinds.capacity import CapacityState
+from contracts.kinds.pod_group import PodGroupState
+from contracts.kinds.workload import FINISHED, ChargeCause, WorkloadState
+from tests.worlds.gates import OVER
+from tests.worlds.model import Model, State
+from tests.worlds.objects import Key, Members
+
+_CHARGED = (WorkloadState.CHARGED, WorkloadState.ADMITTED)
+_STANDS = (PodGroupState.PLACED, PodGroupState.BOUND)
+
+
+class Rules:
+    """The rules of one world. What an object says is read once a version."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.world = model, model.world
+        self._facts: dict[int, Any] = {}
+
+    def fact(self, number: int) -> Any:
+        """What the rules ask of a version: a tuple by kind; None for what does not exist."""
+        if not number:
+            return None
+        found = self._facts.get(number)
+        if found is None:
+            kind = self.model.objects.keys[number][0]
+            value = self.model.objects.values[number]
+            match kind:
+                case "W":
+                    found = value.state, value.status.reservation, value.charge_cause, value.metadata.uid
+                case "P":
+                    hold = tuple((s.node, s.count) for s in value.status.hold)
+                    short = sum(c.count for c in value.status.shortfall)
+                    status, owner = value.status, value.metadata.owner_references[0].uid
+                    found = value.state, status.reservation, status.attempt, hold, short, owner
+                case "C":
+                    found = value.state, value.status.reservation, len(value.status.plan)
+                case "M":
+                    owner = value.spec.owner
+                    going = bool(value.metadata.deletion_timestamp)
+                    flying = value.held and not going and not value.failed and not value.initialized
+                    job = owner.pod_group_uid.removeprefix("p-w-").removesuffix("'")
+                    found = job, owner.reservation, flying, value.held, going, value.initialized, value.failed
+                case _:
+                    found = value
+            self._facts[number] = found
+        return found
+
+    def broken(self, state: State) -> str | None:
+        """The first rule that the state breaks."""
+        now = self.model.now(state)
+        return (
+            self._over_quota(now)
+            or self._bought_wrongly(now)
+            or self._overcommitted(now)
+            or self._of_gangs(now, state)
+            or self._useless(now, state)
+        )
+
+    def _members(self, now: dict[Key, int], name: str) -> Members:
+        found: Members = self.fact(now[("O", name)])
+        return found
+
+    def _over_quota(self, now: dict[Key, int]) -> str | None:
+        used: Counter[int] = Counter()
+        for i, name in enumerate(self.model.gates.names):
+            workload = self.fact(now.get(("W", name), 0))
+            runs = any(m.node and m.state not in OVER for m in self._members(now, name))
+            if runs and not (workload and workload[2]):
+                return "running without a charge"
+            if workload and workload[2]:
+                used[self.world.queue_of[i]] += self.world.sizes[i]
+        over = any(n > self.world.quota[q] for q, n in used.items())
+        return "charged over quota" if over else None
+
+    def _bought_wrongly(self, now: dict[Key, int]) -> str | None:
+        for key, n in now.items():
+            if key[0] != "M":
+                continue
+            job, reservation, flying = self.fact(n)[:3]
+            if not flying:
+                continue
+            workload = self.fact(now.get(("W", job), 0))
+            if not workload or not workload[2] or workload[1] != reservation:
+                return "a purchase without its charge"
+            if workload[2] is ChargeCause.PLACED:
+                return "a purchase for a gang that was charged for a placement"
+        bought = sum(key[0] == "M" for key in now)
+        return "more is bought than the pool allows" if bought > self.world.buy_max else None
+
+    def _overcommitted(self, now: dict[Key, int]) -> str | None:
+        taken: Counter[str] = Counter()
+        for name in self.model.gates.names:
+            group = self.fact(now.get(("P", name), 0))
+            # Nobody needs the slots of members that are done, nor those of a job that is gone with all its pods.
+            members = self._members(now, name)
+            empty = any(m.state == "done" for m in members) or (
+                not members and self.fact(now[("J", name)]).life == "deleted"
+            )
+            hold = Counter(dict(group[3])) if group and not empty else Counter[str]()
+            attempt = group[2] if group else 0
+            here: Counter[str] = Counter()
+            for member in members:
+                if member.node and member.state not in OVER:
+                    if member.state == "run" and ("N", member.node) not in now:
+                        return "a node is removed under a running gang"
+                    if member.attempt == attempt:
+                        here[member.node] += 1
+                    else:
+                        taken[member.node] += 1
+            taken += here | hold
+        for node, n in taken.items():
+            room = self.model.room.get(node, self.world.buy_gpus)
+            if n + (self.fact(now.get(("F", node), 0)) or 0) > room:
+                return "holds and pods exceed a node"
+        return None
+
+    def _of_gangs(self, now: dict[Key, int], state: State) -> str | None:
+        for i, name in enumerate(self.model.gates.names):
+            workload, group = self.fact(now.get(("W", name), 0)), self.fact(now.get(("P", name), 0))
+            answers = workload and group and (workload[1], workload[3]) == (group[1], group[5])
+            if answers and workload[0] in _CHARGED and group[0] is PodGroupState.OFF:
+                return "charged for a placement that was given back"
+            if len({m.attempt for m in self._members(now, name) if m.state != "done"}) > 1:
+                return "pods of two attempts"
+            if len(state.passed[i]) > self.world.max_overtakes:
+                return "overtaken too often"
+        return None
+
+    def _useless(self, now: dict[Key, int], state: State) -> str | None:
+        """All that was bought is there or on its way, and still it cannot complete its gang."""
+        if state.lag is not None:
+            return None
+        for i, name in enumerate(self.model.gates.names):
+            workload, group, request = (self.fact(now.get((kind, name), 0)) for kind in "WPC")
+            if not (workload and group and request) or not workload[1] == group[1] == request[1]:
+                continue
+            if request[0] is CapacityState.LAUNCHED and workload[0] is WorkloadState.CHARGED:
+                own = {
+                    key[1] for key, n in now.items() if key[0] == "M" and self.fact(n)[0] == name and self.fact(n)[3]
+                }
+                kept = sum(count for node, count in group[3] if node not in own)
+                if group[0] is PodGroupState.HELD and kept + request[2] * self.world.buy_gpus < self.world.sizes[i]:
+                    return "a purchase that cannot complete its gang"
+        return None
+
+    def removed(self, before: State, after: State) -> str | None:
+        """A step that takes an idle node away although a gang is placed on it."""
+        old, new = self.model.now(before), self.model.now(after)
+        for key, n in new.items():
+            if key[0] != "M" or not self.fact(n)[4] or key not in old or self.fact(old[key])[4]:
+                continue
+            _, _, _, held, _, initialized, failed = self.fact(old[key])
+            if held or not initialized or failed:
+                continue
+            for name in self.model.gates.names:
+                group = self.fact(new.get(("P", name), 0))
+                if group and group[0] in _STANDS and any(node == key[1] for node, _ in group[3]):
+                    return "a node is removed under a placed gang"
+        return None
+
+    def unquiet(self, state: State) -> str | None:
+        """Why a state in which nothing is sure to happen any more is not a good end."""
+        now = self.model.now(state)
+        for key in now:
+            if key[0] == "M" or (key[0] == "N" and key[1] not in self.model.room):
+                return f"{key[0]} {key[1]} is owned by nobody"
+        for i, name in enumerate(self.model.gates.names):
+            flaw = self._unquiet_gang(i, name, now)
+            if flaw:
+                return f"{name} {flaw}"
+        return None
+
+    def _unquiet_gang(self, i: int, name: str, now: dict[Key, int]) -> str | None:
+        job = self.fact(now[("J", name)])
+        workload, group, request = (self.fact(now.get((kind, name), 0)) for kind in "WPC")
+        members, size = self._members(now, name), self.world.sizes[i]
+        if job.life == "absent":
+            return None
+        if any(m.state not in OVER for m in members) or (group and group[3]):
+            return "is over and left something" if job.life != "live" else "waits and is not at zero"
+        if job.life != "live":
+            in_flight = (CapacityState.LAUNCHING, CapacityState.LAUNCHED, CapacityState.RELEASING)
+            if (workload and workload[2]) or (request and request[0] in in_flight):
+                return "is over and left something"
+            if job.life == "deleted" and (workload or group or request):
+                return "is deleted and left something"
+            whole = self.model.objects.values[now.get(("W", name), 0)]
+            if whole is not None and not is_true(whole.status.conditions, FINISHED):
+                return "is over and does not say so"
+            return None
+        quota = self.world.quota[self.world.queue_of[i]]
+        foreign = sum(self.fact(n) for key, n in now.items() if key[0] == "F")
+        have = sum(self.model.room.values()) - foreign
+        if size <= quota and size <= have + self.world.buy_gpus * self.world.buy_max:
+            return "waits though it could run"
+        if size > quota:
+            right = workload and workload[0] is WorkloadState.PENDING
+        else:
+            right = (
+                workload
+                and workload[0] is WorkloadState.RESERVED
+                and group
+                and group[0] is PodGroupState.UNPLACED
+                and request
+                and request[0] is CapacityState.REFUSED
+            )
+        return None if right else "waits with a wrong reason"

@@ -146,6 +146,8 @@ class Line:
         """Watches that wait for a line, in the order in which they began to."""
         self._late: set[asyncio.Task[None]] = set()
         self.cut = False
+        self.under_way = 0
+        """Calls that wait for their answer."""
 
     def arm(self, fault: Fault) -> None:
         """Have the fault strike the next call that it is meant for."""
@@ -176,6 +178,13 @@ class Line:
             broken.reschedule(now)
 
     async def send(self, request: Request) -> Response:
+        self.under_way += 1
+        try:
+            return await self._send(request)
+        finally:
+            self.under_way -= 1
+
+    async def _send(self, request: Request) -> Response:
         loop = asyncio.get_running_loop()
         began = loop.time()
         fault = self._strikes(request)

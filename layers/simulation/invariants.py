@@ -32,7 +32,7 @@ WORDLESS_BOUND = 30.0
 """Seconds for which a Workload may wait without a verdict, once all is calm."""
 ATTEMPTS_AFTER_CALM = 6
 """Attempts that a gang may need once all is calm."""
-REST = 4.0
+REST = 8.0
 """Seconds without a write after which nobody may have anything to write."""
 _KINDS: dict[str, Any] = {
     "workloads": Workload,
@@ -298,8 +298,9 @@ class Witness:
                 self._world.fail(f"attempt {attempt} of {key} runs in part for {now - since:.0f} s")
                 del self._partial_since[key, attempt]
         leading = {r.gate for r in self._world.replicas if r.is_leading()}
-        if len(leading) < len(GATES):
-            self._last_write = now  # whoever takes over has not looked yet
+        waiting = any(r.line is not None and r.line.under_way for r in self._world.replicas)
+        if len(leading) < len(GATES) or waiting:
+            self._last_write = now  # whoever takes over, or waits for an answer, has not looked yet
         if self._is_calm and now - self._last_write > REST and self._confirmed_at != self._last_write:
             self._confirmed_at = self._last_write
             for step in fresh_steps(self._world.server, self._world.clock.now()):
@@ -375,7 +376,7 @@ class Witness:
         roots = {s.trace_id for s in by_id.values() if s.parent_id is None}
         for uid, attempt in sorted(self._ended):
             trace = trace_id(uid, attempt)
-            if trace not in roots:
+            if trace not in roots and trace not in self._world.lost_traces:
                 self._world.fail(f"attempt {attempt} of {self._attempts[uid][0]} has no root span")
             parent = root_span_id(uid, attempt)
             for span in by_id.values():

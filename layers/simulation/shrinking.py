@@ -25,9 +25,9 @@ def shrunk(schedule: Schedule, report: Report, tries: int = TRIES) -> Schedule:
         left -= 1
         return left >= 0 and rule_of(run(candidate)) == wanted
 
-    schedule = replace(schedule, faults=_fewest(schedule.faults, lambda f: fails(replace(schedule, faults=f))))
-    schedule = replace(schedule, jobs=_fewest(schedule.jobs, lambda j: fails(replace(schedule, jobs=j))))
-    return replace(schedule, faults=_fewest(schedule.faults, lambda f: fails(replace(schedule, faults=f))))
+    schedule = replace(schedule, faults=shortest(schedule.faults, lambda f: fails(replace(schedule, faults=f))))
+    schedule = replace(schedule, jobs=shortest(schedule.jobs, lambda j: fails(replace(schedule, jobs=j))))
+    return replace(schedule, faults=shortest(schedule.faults, lambda f: fails(replace(schedule, faults=f))))
 
 
 def rule_of(report: Report) -> str:
@@ -38,7 +38,7 @@ def rule_of(report: Report) -> str:
     return re.sub(r"[\d.]+", "0", re.sub(r"\b\w+-[\w.-]+|\b(red|blue)/\S+|\(.*|\{.*|: .*", "", sentence)).strip()
 
 
-def _fewest(parts: Sequence[T], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
+def shortest(parts: Sequence[T], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
     """Delta debugging: halves, then quarters, … as long as what is left still fails."""
     kept, size = tuple(parts), max(1, len(parts) // 2)
     while kept:

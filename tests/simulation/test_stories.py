@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +34,16 @@ def test_seven_of_eight_wait_hold_nothing_and_start_together_once_one_node_may_b
 
 def test_the_same_schedule_gives_the_same_log_byte_for_byte() -> None:
     assert run(SEVEN_OF_EIGHT).log == run(SEVEN_OF_EIGHT).log
+
+
+@pytest.mark.timeout(300)
+def test_a_seed_with_crashes_gives_the_same_log_in_processes_that_hash_differently(tmp_path: Path) -> None:
+    logs = []
+    for hash_seed in ("1", "2"):
+        log = tmp_path / f"{hash_seed}.log"
+        command = [sys.executable, "-m", "layers.simulation", "--seeds", "1", "--first", "113", "--log", str(log)]
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, check=True, timeout=100)
+        logs.append(log.read_text())
+
+    assert logs[0] == logs[1]
+    assert logs[0].count(" crash ") >= 1

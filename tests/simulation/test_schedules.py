@@ -1,0 +1,45 @@
+"""Schedules are values: a seed gives the same one, a file keeps it, and a failing one is made short."""
+
+from __future__ import annotations
+
+from layers.simulation.faults import What
+from layers.simulation.runs import Report
+from layers.simulation.schedules import Schedule, schedule_of
+from layers.simulation.shrinking import rule_of, shortest
+
+SEEDS = range(1, 200)
+
+
+def test_every_seed_has_three_gangs_two_tenants_a_purchase_and_six_faults() -> None:
+    for seed in SEEDS:
+        s = schedule_of(seed)
+        assert len(s.jobs) >= 3
+        assert {j.tenant for j in s.jobs} == {"red", "blue"}
+        assert max(j.members for j in s.jobs) > sum(s.setup.nodes), "somebody has to buy"
+        assert len(s.faults) >= 6
+
+
+def test_every_kind_of_fault_comes_up() -> None:
+    assert {f.what for seed in SEEDS for f in schedule_of(seed).faults} == set(What)
+
+
+def test_a_seed_gives_one_schedule_and_a_file_keeps_it() -> None:
+    for seed in SEEDS:
+        assert Schedule.from_json(schedule_of(seed).to_json()) == schedule_of(seed) == schedule_of(seed)
+
+
+def test_what_a_failure_does_not_need_is_taken_out() -> None:
+    needed = {3, 17}
+
+    assert shortest(range(20), lambda kept: needed <= set(kept)) == (3, 17)
+    assert shortest(range(20), lambda kept: True) == ()
+
+
+def test_a_rule_is_known_whatever_the_names_and_numbers() -> None:
+    def said(*violations: str) -> Report:
+        return Report(Schedule(1), violations, (), "", 0, 0.0, 0, 0)
+
+    one = said("83.627: the charge of blue/job-job-1-741c2 ended while 7 pods of it are on nodes")
+    other = said("9.001: the charge of red/job-job-0-aaaaa ended while 12 pods of it are on nodes", "9.1: another")
+    assert rule_of(one) == rule_of(other) != rule_of(said("1.0: both is charged over its quota by red/a-b: {1}")) != ""
+    assert rule_of(said()) == ""

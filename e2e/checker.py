@@ -243,9 +243,16 @@ class _Reckoning:
         return found
 
     def _outstanding(self, key: str, pod_set: Json) -> int:
-        done = sum(_phase(p) == "Succeeded" for p in self.members[key] if _is_of(p, pod_set["name"]))
         count, completions = int(pod_set["count"]), pod_set.get("completions")
+        done = self._succeeded(key, pod_set["name"])
         return max(0, min(count, (count if completions is None else int(completions)) - done))
+
+    def _succeeded(self, key: str, pod_set: str) -> int:
+        """Members that are done: those that are seen, and those that were told of before their pods were deleted."""
+        seen = sum(_phase(p) == "Succeeded" for p in self.members[key] if _is_of(p, pod_set))
+        group = self.of["PodGroup"].get(key)
+        told = ((_status(group) if group else {}).get("succeeded") or {}).get(pod_set, 0)
+        return max(seen, int(told))
 
     def _nodes(self) -> Iterator[str]:
         for name, node in self.of["Node"].items():
@@ -276,7 +283,8 @@ class _Reckoning:
             if _true(group, "Bound") and not _ending(workload):
                 attempt = str(_status(workload).get("attempt"))
                 mine = [p for p in self.members[key] if _attempt(p) == attempt]
-                bound = sum((_is_live(p) and not _ending(p)) or _phase(p) == "Succeeded" for p in mine)
+                bound = sum(_is_live(p) and not _ending(p) for p in mine)
+                bound += sum(self._succeeded(key, p["name"]) for p in workload["spec"]["podSets"])
                 if _status(group).get("bound", 0) != bound:
                     yield f"PodGroup {key} says that {_status(group).get('bound', 0)} members are bound: {bound}"
             if (waits or _true(group, "Held")) and _true(workload, "QuotaReserved") and not _ending(workload):

@@ -53,6 +53,8 @@ class Witness:
         self._on_node: dict[str, set[str]] = defaultdict(set)
         self._room: dict[str, dict[str, int]] = {}
         self._amounts: dict[str, dict[str, int]] = {}
+        self._succeeded: defaultdict[str, set[str]] = defaultdict(set)
+        """Workload key → uids of members that are done, whether they are still there or not."""
         self._disturbed: set[str] = set()
         self._partial_since: dict[tuple[str, int], float] = {}
         self._wordless_since: dict[str, float] = {}
@@ -163,6 +165,8 @@ class Witness:
             self._check_node(node)
             self._check_running(pod)
         workload = (pod["metadata"].get("labels") or {}).get(WORKLOAD_LABEL)
+        if workload and (pod.get("status") or {}).get("phase") == "Succeeded":
+            self._succeeded[f"{pod['metadata']['namespace']}/{workload}"].add(pod["metadata"]["uid"])
         if workload:
             self._check_whole(f"{pod['metadata']['namespace']}/{workload}")
 
@@ -227,10 +231,9 @@ class Witness:
     def _surplus(self, key: str, group: PodGroup, workload: Workload) -> int:
         """Empty slots that nobody needs: their members have finished, or are elsewhere."""
         members = self._members(key, group.status.attempt)
-        done = sum(p["status"].get("phase") == "Succeeded" for p in members)
         staying = sum(not is_over(p) and not p["metadata"].get("deletionTimestamp") for p in members)
         empty = sum(max(0, s.count - self._filled(s.node, key, group, s.pod_set)) for s in group.status.hold)
-        needed: int = max(0, workload.size - done - staying)
+        needed: int = max(0, workload.size - len(self._succeeded[key]) - staying)
         return max(0, empty - needed)
 
     def _members(self, key: str, attempt: int) -> list[Json]:

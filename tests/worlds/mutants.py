@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant(no_freshness_check, ONE, "charged for a placement that was given back"),
     Mutant(charges_not_counted, TWO, "charged over quota"),
     Mutant(charge_ended_before_the_pods, ONE, "running without a charge"),
-    Mutant(pods_not_read_before_the_charge_ends, ONE, "running without a charge"),
+    Mutant(pods_not_read_before_the_charge_ends, DELETED_ONE, "running without a charge"),
     Mutant(charge_ended_before_the_purchase, BUYS, "a purchase without its charge"),
     Mutant(no_finalizer, DELETED, "dead end: g0 is deleted and left something"),
     Mutant(reservation_keeps_its_number, ONE, "charged for a placement that was given back"),

@@ -18,9 +18,6 @@ from layers.gang.snapshot import demand_of, node_row
 from tests.builders import NOW, a_container, a_node, a_pod, a_pod_set, a_pod_spec, a_workload
 from tests.gang.cluster import Cluster
 
-settings.register_profile("values", deadline=None)
-settings.load_profile("values")
-
 STATES = (WorkloadState.PENDING, WorkloadState.RESERVED, WorkloadState.CHARGED, WorkloadState.ADMITTED)
 
 

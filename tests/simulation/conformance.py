@@ -788,10 +788,47 @@ async def a_new_job_must_make_sense_to_the_gates(bench: Bench) -> None:
         ({"trigate.dev/queue": "No"}, {}, "must be the name of a LocalQueue of this namespace"),
         ({"trigate.dev/queue": "a"}, {"managedBy": "x.dev/y"}, "spec.managedBy is x.dev/y, but a Job with the label"),
         ({}, {"template": {"spec": pod}}, "belong to Jobs that have the label trigate.dev/queue"),
+        ({"trigate.dev/queue": "a"}, {"template": {"spec": pod | {"nodeName": "n"}}}, "leaves nodeName out of its pod"),
+        (
+            {"trigate.dev/queue": "a"},
+            {"template": {"spec": pod | {"schedulingGates": [{"name": "a.dev/b"}]}}},
+            "has no schedulingGates in its pod template",
+        ),
+        (
+            {"trigate.dev/queue": "a"},
+            {"parallelism": 100_001, "completions": 100_001},
+            "runs at most 100000 pods at once",
+        ),
     ):
         no = await refused(bench.job(labels=labels, **spec))
         assert (type(no), no.status) == (Invalid, 422)
         assert sentence in no.message
+
+
+async def a_job_without_a_queue_gets_no_labels_of_a_gang_later_either(bench: Bench) -> None:
+    await bench.job(suspend=True)
+
+    async def label(name: str) -> Any:
+        body = {"spec": {"template": {"metadata": {"labels": {name: "x"}}}}}
+        return await bench.api.patch_merge(JOBS, "job", body, bench.namespace, unguarded=True)
+
+    no = await refused(label("trigate.dev/workload"))
+    assert (type(no), no.status) == (Invalid, 422)
+    assert "belong to Jobs that have the label trigate.dev/queue" in no.message
+    assert (await label("mine")).spec.template.metadata.labels["mine"] == "x"
+
+
+async def a_resource_is_covered_by_one_group(bench: Bench) -> None:
+    queues = Resource("/apis/trigate.dev/v1alpha1", "clusterqueues", False, "ClusterQueue", Thing)
+    flavors = [{"name": "any", "resources": [{"name": "cpu", "nominalQuota": "1"}]}]
+    group = {"coveredResources": ["cpu"], "flavors": flavors}
+
+    no = await refused(
+        bench.api.create(queues, {"metadata": {"name": "twice"}, "spec": {"resourceGroups": [group] * 2}})
+    )
+
+    assert (type(no), no.status) == (Invalid, 422)
+    assert "a resource may be covered by one resource group only" in no.message
 
 
 async def what_the_gates_make_and_write_is_theirs(bench: Bench) -> None:
@@ -869,5 +906,7 @@ CHECKS: tuple[Check, ...] = (
     a_job_with_a_queue_is_held_from_its_first_moment,
     only_the_queue_gate_starts_a_held_job,
     a_new_job_must_make_sense_to_the_gates,
+    a_job_without_a_queue_gets_no_labels_of_a_gang_later_either,
+    a_resource_is_covered_by_one_group,
     what_the_gates_make_and_write_is_theirs,
 )

@@ -40,6 +40,7 @@ def promise_the_same_room_twice(patch: pytest.MonkeyPatch) -> None:
 
 def end_a_charge_before_its_pods(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(queue_service.QueueGate, "_unfinished", always(0))
+    patch.setattr(queue_service, "_unfinished", always(0))
 
 
 def never_tell_a_span_again(patch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,14 @@ class ProvisioningGate:
             self._lives.add(key)
             changed(key, old, new)
 
+        def request_changed(key: str, old: CapacityRequest | None, new: CapacityRequest | None) -> None:
+            known = old.status.plan if old is not None and old.in_flight else ()
+            if new is not None and new.in_flight and new.status.plan != known:
+                for node in new.status.plan:  # claims that were seen before it have not been launched
+                    if node.claim in self.claims:
+                        self._lives.add(node.claim)
+            changed(key, old, new)
+
         def class_changed(key: str, old: KwokNodeClass | None, new: KwokNodeClass | None) -> None:
             for claim in self.claims.values():
                 reference = claim.spec.node_class
@@ -166,7 +174,7 @@ class ProvisioningGate:
             watchers=[
                 Watcher(self._api, WORKLOADS, self.workloads, changed, times=times),
                 Watcher(self._api, POD_GROUPS, self.pod_groups, changed, times=times),
-                Watcher(self._api, REQUESTS, self.requests, changed, times=times),
+                Watcher(self._api, REQUESTS, self.requests, request_changed, times=times),
                 Watcher(self._api, CLAIMS, self.claims, claim_changed, times=times),
                 Watcher(self._api, POOLS, self.pools, changed, times=times),
                 Watcher(self._api, CLASSES, self.classes, class_changed, times=times),

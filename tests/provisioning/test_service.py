@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from contracts.kinds.capacity import NodeClaim
+from contracts.kinds.capacity import CapacityRequest, NodeClaim
 from contracts.kinds.workload import WorkloadState
 from contracts.reasons import Reason
 from layers.provisioning import lifecycle
@@ -165,6 +165,29 @@ async def test_a_changed_class_wakes_the_lives_of_its_claims(place: Place) -> No
     place.gate.classes.put_own_write(a_node_class())
 
     assert (quiet, others, len(place.lives.queue)) == (0, 0, 1)
+
+
+async def test_a_claim_that_is_seen_before_its_purchase_is_launched_when_that_is_seen(place: Place) -> None:
+    cloud = Cloud()
+    cloud.gang("train", a_pod_class(1), state=WorkloadState.CHARGED)
+    for _ in range(9):
+        cloud.pass_once()
+    claim, request = (
+        one.but(metadata=one.metadata.but(resource_version="5"))
+        for one in (cloud.claims[node_name("train", 0)], cloud.requests["team/train"])
+    )
+    assert isinstance(claim, NodeClaim)
+    assert isinstance(request, CapacityRequest)
+    place.gate.claims.put_own_write(claim)
+    assert await place.lives.queue.get() == claim.key
+    waits = await place.lives.reconcile(claim.key)
+    place.lives.queue.done(claim.key)
+    unawaited = len(place.lives.queue)
+    place.gate.requests.put_own_write(request)
+    place.gate.requests.put_own_write(request.but(metadata=request.metadata.but(resource_version="9")))
+
+    assert (waits, unawaited, place.wire.requests) == (None, 0, [])
+    assert (request.in_flight, len(place.lives.queue)) == (True, 1)
 
 
 async def test_the_pods_of_a_node_that_is_to_go_are_asked_for_by_its_name(place: Place) -> None:

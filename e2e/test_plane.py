@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from deploy.local.manifests import ManifestRefused
 from deploy.local.plane import Plane, PlaneFailed
@@ -18,6 +20,15 @@ from deploy.local.state import AlreadyRunning, running_plane, stop_running_plane
 from e2e.cluster import Cluster, Json, Refused, eventually, is_true
 
 GPUS = {"cpu": "32", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _no_node_stays(plane: Plane) -> AsyncIterator[None]:
+    """The stories share the plane: a node that stays here would stand in the numbers of a verdict there."""
+    yield
+    async with Cluster.connect(plane.kubeconfig) as cluster:
+        for node in await cluster.all("Node"):
+            await cluster.delete("Node", node["metadata"]["name"])
 
 
 def a_node(name: str, *, unschedulable: bool = False, **annotations: str) -> Json:
@@ -424,8 +435,10 @@ from deploy.local.plane import Plane, until_stopped
 
 async def main():
     async with Plane.start(Path(sys.argv[1]), manifests=[]) as plane:
+        stopped = asyncio.ensure_future(until_stopped(plane))
+        await asyncio.sleep(0)  # its signal handlers are in place before anybody is told
         print("ready", flush=True)
-        print(await until_stopped(plane))
+        print(await stopped)
 
 asyncio.run(main())
 """

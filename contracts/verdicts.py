@@ -148,7 +148,7 @@ def sentence(b: Blocker) -> str:
         case Reason.FLAVOR_TAINT_NOT_TOLERATED:
             return f"flavor {b.flavor} has a taint that the job does not tolerate: {listed}"
         case Reason.INSUFFICIENT_NODES:
-            return f"the gang {asks}, {amount(b.available)} free on {b.nodes or 0} nodes that it may use{lacks}"
+            return f"the gang {asks}, {amount(b.available)} free on {_nodes(b)} that it may use{lacks}"
         case Reason.FRAGMENTED:
             return f"{amount(b.available)} {resource} are free in sum but too scattered, the gang {asks}"
         case Reason.MEMBERS_MISSING:
@@ -160,16 +160,16 @@ def sentence(b: Blocker) -> str:
         case Reason.HELD_FOR_ANOTHER_GANG:
             return f"{amount(b.needed)} {resource} are held for {listed}"
         case Reason.WAITING_FOR_CAPACITY:
-            return f"{amount(b.needed)} {resource} are being bought for this gang on {b.nodes or 0} nodes"
+            return f"{amount(b.needed)} {resource} are being bought for this gang on {_nodes(b)}"
         case Reason.NODES_NOT_READY | Reason.NODE_SELECTOR_UNMATCHED | Reason.AFFINITY_UNSATISFIABLE:
             what = {
                 Reason.NODES_NOT_READY: "not ready or cordoned",
                 Reason.NODE_SELECTOR_UNMATCHED: "ruled out by the node selector",
                 Reason.AFFINITY_UNSATISFIABLE: "ruled out by node affinity",
             }[b.reason]
-            return f"{b.nodes or 0} nodes are {what}" + (f": {listed}" if listed else "")
+            return f"{_nodes(b)} {'is' if b.nodes == 1 else 'are'} {what}" + (f": {listed}" if listed else "")
         case Reason.TAINTS_NOT_TOLERATED:
-            return f"{b.nodes or 0} nodes have a taint that the gang does not tolerate" + (
+            return f"{_nodes(b)} {'has' if b.nodes == 1 else 'have'} a taint that the gang does not tolerate" + (
                 f": {listed}" if listed else ""
             )
         case Reason.BIND_FAILED | Reason.MEMBER_LOST:
@@ -200,3 +200,7 @@ def sentence(b: Blocker) -> str:
             words = "".join(f" {c.lower()}" if c.isupper() else c for c in b.reason.value).strip()
             about = ", ".join(x for x in (b.pool, b.offering, listed, b.detail) if x)
             return f"{words}: {about}" if about else words
+
+
+def _nodes(b: Blocker) -> str:
+    return f"{b.nodes or 0} node{'' if b.nodes == 1 else 's'}"

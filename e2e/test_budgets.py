@@ -19,19 +19,21 @@ async def test_fifty_gangs_of_eight_on_a_hundred_nodes(cluster: Cluster, gates: 
         await asyncio.gather(*(w.node(f"n{i:03}", gpus=8) for i in range(NODES)))
         await w.queue(gpus=8 * NODES)
         # Followed by a watch: questions asked again and again would be counted as the product's.
-        complete = asyncio.create_task(jobs_complete(w, GANGS))
+        bound = asyncio.create_task(gangs_bound(w, GANGS))
         await asyncio.sleep(1)
         before, cpu_before = requests(await cluster.metrics()), {g: usage(p).cpu for g, p in gates.pids().items()}
         began = time.monotonic()
-        await asyncio.gather(*(w.job(f"g{i:02}", MEMBERS, runs=1) for i in range(GANGS)))
+        await asyncio.gather(*(w.job(f"g{i:02}", MEMBERS, runs=None) for i in range(GANGS)))
         async with asyncio.timeout(240):
-            await complete
+            await bound
         makespan = time.monotonic() - began
-        await asyncio.sleep(2)  # the last quota is freed
         spent = requests(await cluster.metrics()) - before
         assert {len(p) for p in w.pods_seen.values()} == {MEMBERS}
 
-        REPORT.append(f"{GANGS} gangs of {MEMBERS} on {NODES} nodes: done after {makespan:.1f} s (each runs 1 s)")
+        # A node's heartbeat takes its time whether or not anything is admitted.
+        for verb, what in [key for key in spent if key[1] == "leases"]:
+            del spent[verb, what]
+        REPORT.append(f"{GANGS} gangs of {MEMBERS} on {NODES} nodes: all bound after {makespan:.1f} s")
         REPORT.append(f"API requests per admitted gang of {MEMBERS}, by the API server: {spent.total() / GANGS:.1f}")
         parts = (f"{verb} {what} {n / GANGS:.1f}" for (verb, what), n in spent.most_common(18))
         REPORT.append("  " + ", ".join(parts))
@@ -40,12 +42,12 @@ async def test_fifty_gangs_of_eight_on_a_hundred_nodes(cluster: Cluster, gates: 
             REPORT.append(f"  {gate}: {now.cpu - cpu_before[gate]:.2f} CPU s in this load, peak {now.peak_mb:.0f} MB")
 
 
-async def jobs_complete(w: World, count: int) -> None:
-    """Return once so many Jobs of the story are complete."""
+async def gangs_bound(w: World, count: int) -> None:
+    """Return once so many gangs of the story are bound."""
     done: set[str] = set()
-    async with aclosing(w.cluster.watch("Job", w.name)) as events:
+    async with aclosing(w.cluster.watch("PodGroup", w.name)) as events:
         async for event in events:
-            if is_true(event["object"], "Complete"):
+            if is_true(event["object"], "Bound"):
                 done.add(event["object"]["metadata"]["name"])
             if len(done) == count:
                 return

@@ -57,7 +57,8 @@ class Scene:
         return (
             *table.lines(),
             "",
-            f"GPUs: {self.total} on {self.nodes} nodes, {self.used} used, {self.held} held, {self.free} free"
+            f"GPUs: {self.total} on {self.nodes} node{'' if self.nodes == 1 else 's'}, {self.used} used, "
+            f"{self.held} held, {self.free} free"
             f" · bought nodes: {self.bought} ({limit})",
         )
 

@@ -54,7 +54,7 @@ def test_a_waiting_gang_holds_nothing_and_leaves_the_seven_free() -> None:
         ),
     )
     assert (scene.total, scene.used, scene.held, scene.free) == (7, 0, 0, 7)
-    assert scene.lines()[-1] == "GPUs: 7 on 1 nodes, 0 used, 0 held, 7 free · bought nodes: 0 (limit 0)"
+    assert scene.lines()[-1] == "GPUs: 7 on 1 node, 0 used, 0 held, 7 free · bought nodes: 0 (limit 0)"
 
 
 def test_a_placed_gang_holds_what_its_members_have_not_taken_yet() -> None:

@@ -107,11 +107,11 @@ def test_why_is_one_screen_of_text() -> None:
         "Job team/train waits at the gang gate: InsufficientNodes (since 12:00:00 UTC, 1 min 15 s, attempt 1)",
         "",
         "  ✓ queue         quota reserved, nothing charged yet by cluster",
-        "  ✗ gang          the gang asks for 8 nvidia.com/gpu, 7 free on 1 nodes that it may use, 1 lacking",
+        "  ✗ gang          the gang asks for 8 nvidia.com/gpu, 7 free on 1 node that it may use, 1 lacking",
         "  ✗ provisioning  pool gpus is limited to 0 nodes, 0 left; the plan needs 1",
         "",
         "what blocks:",
-        "  gang/InsufficientNodes: the gang asks for 8 nvidia.com/gpu, 7 free on 1 nodes that it may use, 1 lacking",
+        "  gang/InsufficientNodes: the gang asks for 8 nvidia.com/gpu, 7 free on 1 node that it may use, 1 lacking",
         "    → 1 more nvidia.com/gpu on nodes that it may use: other work that ends, a new node, "
         "or a node pool that may grow",
         "  provisioning/PoolLimitReached: pool gpus is limited to 0 nodes, 0 left; the plan needs 1",

@@ -50,7 +50,7 @@ def test_eight_workers_and_seven_gpus_are_told_the_gate_the_numbers_and_what_wou
         GateLine(
             GANG,
             Mark.STOPPED,
-            "the gang asks for 8 nvidia.com/gpu, 7 free on 1 nodes that it may use, 1 lacking",
+            "the gang asks for 8 nvidia.com/gpu, 7 free on 1 node that it may use, 1 lacking",
         ),
         GateLine(PROVISIONING, Mark.STOPPED, "pool gpus is limited to 0 nodes, 0 left; the plan needs 1"),
     )

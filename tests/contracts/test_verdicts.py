@@ -26,7 +26,7 @@ def rejected(*given: Blocker, now: datetime = NOW, attempt: int = 1, before: Ver
 
 def test_the_sentence_is_made_of_the_numbers() -> None:
     assert sentence(SEVEN_OF_EIGHT) == (
-        "the gang asks for 8 nvidia.com/gpu, 7 free on 1 nodes that it may use, 1 lacking"
+        "the gang asks for 8 nvidia.com/gpu, 7 free on 1 node that it may use, 1 lacking"
     )
     assert sentence(LIMIT) == "pool gpu is limited to 0 nodes, 0 left; the plan needs 1"
 
@@ -52,7 +52,7 @@ def test_the_earliest_gate_gives_the_reason_and_the_message_names_each_gate_that
     assert rejected(LIMIT, SEVEN_OF_EIGHT) == Verdict(
         layer=Layer.GANG,
         reason=Reason.INSUFFICIENT_NODES,
-        message="gang: the gang asks for 8 nvidia.com/gpu, 7 free on 1 nodes that it may use, 1 lacking; "
+        message="gang: the gang asks for 8 nvidia.com/gpu, 7 free on 1 node that it may use, 1 lacking; "
         "provisioning: pool gpu is limited to 0 nodes, 0 left; the plan needs 1",
         since=NOW,
         attempt=1,

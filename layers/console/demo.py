@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -289,7 +290,7 @@ class Demo:
     async def kubectl(self, *arguments: str | Path, tenant: bool = False) -> None:
         """As a person would do it. Raises `DemoFailed` with kubectl's own words."""
         words = [str(a.relative_to(EXAMPLES.parent)) if isinstance(a, Path) else a for a in arguments]
-        self._print(Text(f"          $ kubectl {' '.join(words)}", style="cyan"))
+        self._print(Text(f"          $ kubectl {shlex.join(words)}", style="cyan"))
         config = self.tenant if tenant else self.plane.kubeconfig
         process = await asyncio.create_subprocess_exec(
             self.plane.programs["kubectl"], f"--kubeconfig={config}", *map(str, arguments),

@@ -61,13 +61,16 @@ async def test_capacity_that_never_comes_is_given_up_after_the_capacity_timeout_
         await w.queue(gpus=2)
         slow = await w.node_class(instanceTypes=[w.instance_type(launchDelay="10m")])
         await w.pool(slow)
-        await w.job("gang", 2, annotations={"trigate.dev/capacity-timeout": "3s"})
+        await w.job("gang", 2, annotations={"trigate.dev/capacity-timeout": "6s"})
 
         async def launched() -> bool:
             return len(await w.claims()) == 2
 
+        async def charged() -> bool:
+            return await w.charged() == 2
+
         await eventually("two nodes are being launched", launched)
-        assert await w.charged() == 2
+        await eventually("their gang's quota is charged", charged)
 
         async def second_attempt() -> bool:
             workload = await w.of_job("Workload", "gang")

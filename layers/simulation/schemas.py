@@ -22,6 +22,10 @@ _ABSENT: Any = object()
 _DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.IGNORECASE)
 
 
+class UnknownRule(LookupError):
+    """A CRD has a CEL rule that the server in memory would not check: it rather does not start."""
+
+
 @dataclass
 class Problems:
     """What is wrong, each with the path of its field."""
@@ -63,7 +67,7 @@ class CustomShape:
 
 
 def shape_of(kind: type[Kind]) -> CustomShape:
-    """The shape of a custom resource. Raises `NotImplementedError` for a CEL rule that is not known here."""
+    """The shape of a custom resource. Raises `UnknownRule` for a CEL rule without a function here."""
     schema = schema_of(kind)
     own = {k: v for k, v in schema["properties"].items() if k not in ("apiVersion", "kind", "metadata")}
     return CustomShape(
@@ -259,7 +263,7 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
 def _rule(rule: str, message: str) -> Check:
     holds = _RULES.get(" ".join(rule.split()))
     if holds is None:
-        raise NotImplementedError(f"this rule has no function here: {rule}")
+        raise UnknownRule(f"this rule has no function here: {rule}")
     return lambda value, before: None if holds(value, before) else f"Invalid value: {message}"
 
 

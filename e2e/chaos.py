@@ -55,7 +55,7 @@ class Options:
     seed: int = 1
     pause: float = 2.6
     """Seconds from one kill to the next, on average; where its victim has not come back, from its return."""
-    lose_a_node_every: float = 45.0
+    lose_a_node_every: float = 60.0
     jobs: int = 1000
     """At most so many."""
 

@@ -1,6 +1,6 @@
 """A mixed load from one seed: gangs of three tenants that wait for quota, for room and for purchases.
 
-Two racks of eight GPUs and a small cloud with delays and a finite stock; the quotas together are more than the racks
+Two racks of four GPUs and a small cloud with delays and a finite stock; the quotas together are more than the racks
 have, so what does not fit is bought. Some Jobs are deleted midway, some give up waiting and try again, and now and then
 a node is lost.
 """
@@ -23,10 +23,10 @@ T = TypeVar("T")
 NAME = "chaos"
 QUOTAS = {"red": 10, "blue": 8, "green": 6}
 """Tenant, which is a namespace → its GPUs."""
-RACKS, GPUS_OF_RACK = 2, 8
+RACKS, GPUS_OF_RACK = 2, 4
 LARGEST_GANG = 8
-AT_ONCE = 9
-"""Jobs that are not over at any time: about twice what the quotas admit at once."""
+AT_ONCE = 12
+"""Jobs that are not over at any time: more than twice what the quotas admit at once."""
 PATIENCE = 60.0
 """Seconds for which a question is asked again while the API server is away."""
 REPAIR_AFTER = 5.0
@@ -60,7 +60,7 @@ def plan(rng: random.Random, number: int) -> Plan:
         name=f"gang-{number:04}",
         members=members,
         gpus=gpus,
-        runs=float(rng.randint(0, 4)),
+        runs=float(rng.randint(0, 6)),
         deleted_after=rng.uniform(0.2, 8) if rng.random() < 0.15 else None,
         gives_up=rng.random() < 0.2,
         ends_slowly=rng.random() < 0.2,

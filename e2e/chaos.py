@@ -155,7 +155,7 @@ class Kills:
     async def all(self) -> None:
         """Everything the options ask for, one round after the other."""
         told = 0
-        for victims in self.rounds():
+        for victims in rounds(self._options, self._rng):
             returning = [self._returning[v] for v in victims if v in self._returning]
             if returning:
                 await asyncio.wait(returning, timeout=LONGEST_WAIT)
@@ -165,21 +165,6 @@ class Kills:
                 told = tens
                 self._report.say(f"{self._report.seconds:7.1f} s  {self._report.kills.total()} kills")
         await asyncio.gather(*self._returning.values())
-
-    def rounds(self) -> list[tuple[str, ...]]:
-        """Victims of each moment: the gates and the programs of the plane mixed, sometimes two at once."""
-        gates = [self._rng.choice(GATES) for _ in range(self._options.gate_kills)]
-        every = len(gates) / (len(self._options.plane_kills) + 1)
-        victims = list(gates)
-        for i, program in reversed(list(enumerate(self._options.plane_kills, 1))):
-            victims.insert(round(every * i), program)
-        found: list[tuple[str, ...]] = []
-        for victim in victims:
-            if found and len(found[-1]) == 1 and victim not in found[-1] and self._rng.random() < TWO_AT_ONCE:
-                found[-1] = (*found[-1], victim)
-            else:
-                found.append((victim,))
-        return found
 
     async def _kill(self, victim: str) -> None:
         former = self._returning.get(victim)
@@ -239,6 +224,21 @@ class Kills:
                 if entry.get("event") in _FAULTS or (unforeseen and entry.get("event") in _ENDED):
                     said = {k: v for k, v in entry.items() if k not in ("exc_info", "level", "timestamp", "logger")}
                     self._report.violate("a gate found itself at fault", gate, json.dumps(said))
+
+
+def rounds(options: Options, rng: random.Random) -> list[tuple[str, ...]]:
+    """Victims of each moment, sometimes two: the gates by lot, the programs of the plane evenly between them."""
+    victims: list[str] = [rng.choice(GATES) for _ in range(options.gate_kills)]
+    every = len(victims) / (len(options.plane_kills) + 1)
+    for i, program in reversed(list(enumerate(options.plane_kills, 1))):
+        victims.insert(round(every * i), program)
+    found: list[tuple[str, ...]] = []
+    for victim in victims:
+        if found and len(found[-1]) == 1 and victim not in found[-1] and rng.random() < TWO_AT_ONCE:
+            found[-1] = (*found[-1], victim)
+        else:
+            found.append((victim,))
+    return found
 
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/trigate-system/leases"

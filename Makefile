@@ -52,7 +52,8 @@ e2e: programs
 	$(BIN)/pytest -q e2e --timeout 300
 
 soak: $(READY)
-	$(BIN)/python -m layers.simulation --seeds $(SEEDS) --first $(FIRST_SEED) --workers $(WORKERS) --shrink soak-story.json
+	$(BIN)/python -m layers.simulation --seeds $(SEEDS) --first $(FIRST_SEED) --workers $(WORKERS) \
+		--checker e2e.checker:differences --shrink soak-story.json
 
 worlds: $(READY)
 	$(BIN)/python -m tests.worlds --mutants --seconds $(SECONDS_EACH)

@@ -6,6 +6,7 @@ The witness keeps its own account from the writes alone: it asks no gate, and co
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,11 +43,20 @@ _KINDS: dict[str, Any] = {
 }
 
 
-class Witness:
-    """Sees every write of one world."""
+Differences = Callable[[Mapping[str, list[Json]]], Sequence[str]]
+"""From the raw objects by kind to what they do not bear out of their own statuses."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+
+def no_differences(objects: Mapping[str, list[Json]]) -> Sequence[str]:
+    """Nobody looks."""
+    return ()
+
+
+class Witness:
+    """Sees every write of one world. ``differences`` are asked for when nobody has anything to write."""
+
+    def __init__(self, world: World, differences: Differences = no_differences) -> None:
+        self._world, self._differences = world, differences
         self._objects: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
         self._pods: dict[str, Json] = {}
         """Pods on nodes, by key; those that have ended among them."""
@@ -308,11 +318,18 @@ class Witness:
             self._confirmed_at = self._last_write
             for step in fresh_steps(self._world.server, self._world.clock.now()):
                 self._world.fail(f"at rest a gate that had just been started would write {step}")
+            for difference in self.differences():
+                self._world.fail(f"at rest {difference}")
         for key, workload in self._objects["workloads"].items():
             if workload.status.verdict is not None or not self._is_calm:
                 self._wordless_since.pop(key, None)
             elif now - self._wordless_since.setdefault(key, now) > WORDLESS_BOUND:
                 self._world.fail(f"{key} waits without a word")
+
+    def differences(self) -> list[str]:
+        """What the accountant from outside finds now."""
+        tables = self._world.server.store.tables.values()
+        return list(self._differences({t.kind: self._world.cluster.list(t.plural) for t in tables}))
 
     # ---- at the end --------------------------------------------------------------------------------------------------
 
@@ -340,8 +357,7 @@ class Witness:
         for key, workload in self._objects["workloads"].items():
             if workload.charge_cause:
                 found.append(f"Workload {key} with a charge")
-        found += self._wrong_counts()
-        return found
+        return [*found, *self._wrong_counts(), *self.differences()]
 
     def _wrong_counts(self) -> list[str]:
         """The gates' own ledgers against the world."""
@@ -363,7 +379,7 @@ class Witness:
         found = [f"{kind} {key}" for kind, known in self._objects.items() for key in known]
         found += [f"Job {j['metadata']['name']}" for j in self._world.cluster.list("jobs")]
         found += [f"Pod {p['metadata']['name']}" for p in self._world.cluster.list("pods") if owner_uid(p)]
-        return found
+        return [*found, *self.differences()]
 
     def finish(self) -> None:
         """Traces: one root per ended attempt, the same span under the same id, nothing without its root."""

@@ -1,4 +1,8 @@
-"""One run of one schedule: faults strike while Jobs come and go, then all is well and everything must end well."""
+"""One run of one schedule: faults strike while Jobs come and go, then all is well and everything must end well.
+
+Beside the witness of the simulation an accountant from outside may look at the raw objects, whenever nobody has anything
+to write and at the end: ``differences`` below. The simulation knows none, so that its own code cannot agree with itself.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from layers.simulation import clock as clocks
 from layers.simulation.clock import VirtualClock
 from layers.simulation.cluster import Json, is_over
 from layers.simulation.faults import CALLS, Fault, What
-from layers.simulation.invariants import Witness
+from layers.simulation.invariants import Differences, Witness, no_differences
 from layers.simulation.schedules import Schedule
 from layers.simulation.world import World, silence_logs
 
@@ -42,22 +46,25 @@ class Report:
         return not self.violations
 
 
-def run(schedule: Schedule) -> Report:
-    """Play ``schedule``. Never raises for what the gates do: that is a violation."""
+def run(schedule: Schedule, differences: Differences = no_differences) -> Report:
+    """Play ``schedule``. Never raises for what the gates do: that is a violation.
+
+    ``differences``: from the raw objects by kind, what a status claims and they do not bear out, a sentence each.
+    """
     state = random.getstate()
     random.seed(schedule.seed)  # the runtime's jitter comes from there
     clock = VirtualClock()
     try:
-        return clocks.run(_Run(schedule, clock).play(), clock)
+        return clocks.run(_Run(schedule, clock, differences).play(), clock)
     finally:
         random.setstate(state)
 
 
 class _Run:
-    def __init__(self, schedule: Schedule, clock: VirtualClock) -> None:
+    def __init__(self, schedule: Schedule, clock: VirtualClock, differences: Differences) -> None:
         self.schedule = schedule
         self.world = World(schedule, clock)
-        self.witness = Witness(self.world)
+        self.witness = Witness(self.world, differences)
         self.failures: list[tuple[float, Json]] = []
 
     async def play(self) -> Report:

@@ -1,7 +1,7 @@
 """Runs schedules: ``python -m layers.simulation --seeds N --first K``, or one from a file with ``--story FILE``.
 
-With ``--checker e2e.checker:differences`` that function looks at the raw objects of each run whenever nobody has anything
-to write, and at the end. It is given by name because it is of no layer and shares no code with them.
+With ``--checker e2e.checker:differences`` that function looks at the raw objects of each run whenever nobody has
+anything to write, and at the end. It is given by name because it is of no layer and shares no code with them.
 """
 
 from __future__ import annotations

@@ -33,6 +33,9 @@ class What(StrEnum):
     """It ends as it is about to make a call, which is not made."""
     CRASH_AFTER = "crash-after"
     """It ends when a call has been carried out and before it hears of it."""
+    PAUSED = "paused"
+    """The process stands still for ``seconds`` with a call under way: what it has sent stays in its machine, what it is
+    told is not heard, its timers wait. Then all goes on at once, whatever another has done meanwhile."""
     REFUSED = "refused"
     """No connection: the call is not made."""
     CONFLICT = "conflict"
@@ -93,6 +96,7 @@ CALLS = frozenset(
     {
         What.CRASH_BEFORE,
         What.CRASH_AFTER,
+        What.PAUSED,
         What.REFUSED,
         What.CONFLICT,
         What.TOO_MANY,
@@ -136,9 +140,11 @@ class Line:
         inner: Transport,
         delays: random.Random,
         crash: Callable[[float], None],
+        pause: Callable[[float], None],
         struck: Callable[[Fault, Request], None],
     ) -> None:
         self._inner, self._random, self._crash, self._struck = inner, delays, crash, struck
+        self._pause = pause
         self._armed: list[Fault] = []
         self._lagging: dict[str, float] = {}
         self._partitioned_until = 0.0
@@ -193,6 +199,8 @@ class Line:
             raise NotSent("the process is gone")
         if fault is not None and what is What.CRASH_BEFORE:
             await self._die(fault)
+        if fault is not None and what is What.PAUSED:
+            self._pause(fault.seconds)
         if self._partitioned_until > began:
             await asyncio.sleep(min(request.timeout, self._partitioned_until - began))
             raise Unreachable(f"{request.method} {request.path}: the network is partitioned")

@@ -16,10 +16,12 @@ from contracts.kinds import CapacityRequest, ClusterQueue, NodeClaim, PodGroup, 
 from contracts.kinds.capacity import LAUNCHED
 from contracts.kinds.workload import ChargeCause, WorkloadState
 from contracts.mirrors import PodSpec
-from contracts.names import ATTEMPT_LABEL, GPU, NODE_CLAIM_LABEL, POD_SET_LABEL, WORKLOAD_LABEL
+from contracts.names import ATTEMPT_LABEL, GPU, NODE_CLAIM_LABEL, POD_SET_LABEL, SYSTEM_NAMESPACE, WORKLOAD_LABEL
 from contracts.quantities import parse, parse_resources
 from contracts.requests import pod_requests
 from contracts.traces import root_span_id, trace_id
+from layers.runtime.transport import Request, Response
+from layers.simulation.clock import running
 from layers.simulation.cluster import Change, Json, is_over, owner_uid
 from layers.simulation.evaluation import fresh_steps
 from layers.simulation.schedules import GATES
@@ -77,6 +79,7 @@ class Witness:
         self._last_write, self._confirmed_at = 0.0, -1.0
         self.purchases = 0
         world.cluster.listen(self._write)
+        world.server.network.answered = self._answered
 
     def logged(self, level: str, entry: Json) -> None:
         """A gate's log entry: an error that nobody foresaw is a fault of the gate."""
@@ -98,6 +101,21 @@ class Witness:
         self._wordless_since.clear()
         for uid, (_, attempt) in self._attempts.items():
             self._attempt_at_calm[uid] = attempt
+
+    # ---- after every call --------------------------------------------------------------------------------------------
+
+    def _answered(self, request: Request, response: Response) -> None:
+        """Of one gate only one writes. A deletion may come late if it names the version that it was decided on."""
+        process = running()
+        if process is None or request.method == "GET" or response.status >= 300 or "/leases" in request.path:
+            return
+        gate = process.name.split("-")[0]
+        lease = self._world.cluster.get("leases", f"trigate-{gate}", SYSTEM_NAMESPACE) or {}
+        holder = (lease.get("spec") or {}).get("holderIdentity")
+        guarded = request.method == "DELETE" and b'"resourceVersion"' in (request.body or b"")
+        if holder and holder != process.name and not guarded:
+            said = f"{request.method} {request.path}"
+            self._world.fail(f"{process.name} wrote {said} while {holder} holds the Lease")
 
     # ---- after every write -------------------------------------------------------------------------------------------
 

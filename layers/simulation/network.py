@@ -13,6 +13,7 @@ import msgspec
 
 from layers.runtime.errors import NotSent, Unreachable, error_of
 from layers.runtime.transport import Request, Response
+from layers.simulation.clock import outside
 from layers.simulation.refusing import Refused
 from layers.simulation.selecting import BadSelector, Selector, fields_match, matches
 from layers.simulation.storage import Event, Json, Store, Table, line_of
@@ -67,6 +68,8 @@ class Network:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.disturb: Disturb = lambda request, user: None
+        self.answered: Callable[[Request, Response], None] = lambda request, response: None
+        """Told of each answer at the moment of the act, in the context of who asked."""
         self.latency: Callable[[], float] = lambda: 0.0
         self._watches: dict[str, list[Watch]] = defaultdict(list)
         server.store.listen(self._committed)
@@ -117,7 +120,9 @@ class MemoryTransport:
                 loop.call_later(network.latency() + fault.after, settle, _refusal(fault))
             else:
                 try:
-                    response = network.server.handle(request, self.user)
+                    with outside():  # what comes of a write is not done by who asked for it
+                        response = network.server.handle(request, self.user)
+                    network.answered(request, response)
                 except BaseException as error:
                     if answer.done():
                         raise

@@ -1,7 +1,7 @@
 """One run of one schedule: faults strike while Jobs come and go, then all is well and everything must end well.
 
-Beside the witness of the simulation an accountant from outside may look at the raw objects, whenever nobody has anything
-to write and at the end: ``differences`` below. The simulation knows none, so that its own code cannot agree with itself.
+Beside the witness of the simulation an accountant from outside may look at the raw objects, whenever nobody has
+anything to write and at the end: ``differences`` below. The simulation knows none, so it cannot agree with itself.
 """
 
 from __future__ import annotations

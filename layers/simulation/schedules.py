@@ -162,6 +162,7 @@ def _fault(r: random.Random, what: What) -> Fault:
         What.CRASH: (0.1, 30),
         What.CRASH_BEFORE: (0.1, 30),
         What.CRASH_AFTER: (0.1, 30),
+        What.PAUSED: (1, 60),
         What.LATE: (0.5, 40),
         What.LAG: (0.5, 60),
         What.PARTITION: (1, 40),

@@ -33,7 +33,7 @@ from layers.runtime.serving import Health
 from layers.runtime.settings import ElectionSettings, Settings
 from layers.runtime.tracing import SpanSink
 from layers.runtime.transport import Request
-from layers.simulation.clock import VirtualClock
+from layers.simulation.clock import Process, VirtualClock, VirtualLoop, outside
 from layers.simulation.cluster import Change, Cluster, Json, condition
 from layers.simulation.controllers import GarbageCollector, JobController, NodeLifecycle
 from layers.simulation.faults import Fault, Line
@@ -92,6 +92,7 @@ class Replica:
         self._meters = Meters()
         self._random = random.Random(f"{world.schedule.seed}/{self.name}")
         self._task: asyncio.Task[None] | None = None
+        self.process = Process("")
         self._again: asyncio.TimerHandle | None = None
         self._down_for = 0.0
         self._ended: list[asyncio.Task[None]] = []
@@ -102,14 +103,14 @@ class Replica:
 
     def is_leading(self) -> bool:
         """Whether this replica does the gate's work now."""
-        return self._task is not None and self._meters.value("leader") == 1
+        return self._task is not None and not self.process.paused and self._meters.value("leader") == 1
 
     def start(self) -> None:
         """Start the process."""
         self._again = None
         self.starts += 1
         server = self.world.server
-        line = Line(server.transport(service_account(self.gate)), self._random, self.crash, self._struck)
+        line = Line(server.transport(service_account(self.gate)), self._random, self.crash, self.pause, self._struck)
         if self.line is not None and not self.world.calm:
             line.take_over(self.line)
         self.line = line
@@ -137,12 +138,31 @@ class Replica:
             await lead(lease, work, TIMES, fence)
 
         self.world.log.add(f"start {identity}")
-        self._task = asyncio.ensure_future(live(runtime, gate, elect))
+        self.process = Process(identity)
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(live(runtime, gate, elect), context=self.process.context())
         self._task.add_done_callback(self._has_ended)
 
     def set_skew(self, seconds: float) -> None:
         """Set the machine's clock so many seconds ahead."""
         self.skew = timedelta(seconds=seconds)
+
+    def pause(self, seconds: float) -> None:
+        """Have the process stand still for so long."""
+        loop, process = asyncio.get_running_loop(), self.process
+        assert isinstance(loop, VirtualLoop)
+        if self._task is not None and not process.paused:
+            self.world.log.add(f"pause {process.name}")
+            loop.pause(process)
+            with outside():  # it wakes by its machine's clock, not by its own
+                loop.call_later(seconds, self._resume, process)
+
+    def _resume(self, process: Process) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        if process.paused:
+            self.world.log.add(f"resume {process.name}")
+            loop.resume(process)
 
     def crash(self, seconds: float = 1.0) -> None:
         """End the process in the middle of whatever it does; it is started again after ``seconds``."""
@@ -151,6 +171,7 @@ class Replica:
             return
         self.world.log.add(f"crash {self.name}-{self.starts}")
         line.cut = True
+        self._resume(self.process)
         line.drop()
         self.collect_spans(until=asyncio.get_running_loop().time() - UNSENT)
         self._task = None
@@ -166,6 +187,7 @@ class Replica:
         """End for good."""
         if self._again is not None:
             self._again.cancel()
+        self._resume(self.process)
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

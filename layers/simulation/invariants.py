@@ -328,13 +328,13 @@ class Witness:
             if now - since > PARTIAL_BOUND:
                 self._world.fail(f"attempt {attempt} of {key} runs in part for {now - since:.0f} s")
                 del self._partial_since[key, attempt]
-        leading = {r.gate for r in self._world.replicas if r.is_leading()}
+        leading = {r.gate: r.clock for r in self._world.replicas if r.is_leading()}
         waiting = any(r.line is not None and r.line.under_way for r in self._world.replicas)
         if len(leading) < len(GATES) or waiting:
             self._last_write = now  # whoever takes over, or waits for an answer, has not looked yet
         if self._is_calm and now - self._last_write > REST and self._confirmed_at != self._last_write:
             self._confirmed_at = self._last_write
-            for step in fresh_steps(self._world.server, self._world.clock.now()):
+            for step in fresh_steps(self._world.server, leading):
                 self._world.fail(f"at rest a gate that had just been started would write {step}")
             for difference in self.differences():
                 self._world.fail(f"at rest {difference}")

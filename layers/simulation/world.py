@@ -88,8 +88,9 @@ class Replica:
         self.skew = timedelta(0)
         self.line: Line | None = None
         self.starts = 0
+        self._working: set[int] = set()
+        """Which of the starts do the gate's work."""
         self._spans: KeptSpans | None = None
-        self._meters = Meters()
         self._random = random.Random(f"{world.schedule.seed}/{self.name}")
         self._task: asyncio.Task[None] | None = None
         self.process = Process("")
@@ -103,7 +104,7 @@ class Replica:
 
     def is_leading(self) -> bool:
         """Whether this replica does the gate's work now."""
-        return self._task is not None and not self.process.paused and self._meters.value("leader") == 1
+        return self._task is not None and not self.process.paused and self.starts in self._working
 
     def start(self) -> None:
         """Start the process."""
@@ -114,8 +115,9 @@ class Replica:
         if self.line is not None and not self.world.calm:
             line.take_over(self.line)
         self.line = line
-        meters = self._meters = Meters()
-        identity = f"{self.name}-{self.starts}"
+        meters = Meters()
+        number = self.starts
+        identity = f"{self.name}-{number}"
         settings = Settings(election=ElectionSettings(identity=identity, times=TIMES))
         api = Api(line, meters=meters, request_timeout=settings.request_timeout, random=self._random.random)
         self._spans = KeptSpans(meters)
@@ -123,6 +125,13 @@ class Replica:
         gate = BUILD[self.gate](runtime, self.clock)
 
         async def elect(work: Work) -> None:
+            async def noted() -> None:
+                self._working.add(number)
+                try:
+                    await work()
+                finally:
+                    self._working.discard(number)
+
             fence = Fence(identity, asyncio.get_running_loop().time)
             api.fence = fence
             leases = Api(line, request_timeout=TIMES.renew_deadline / 2, random=self._random.random)
@@ -135,7 +144,7 @@ class Replica:
                 asyncio.get_running_loop().time,
                 self.clock,
             )
-            await lead(lease, work, TIMES, fence)
+            await lead(lease, noted, TIMES, fence)
 
         self.world.log.add(f"start {identity}")
         self.process = Process(identity)

@@ -80,6 +80,12 @@ class What(StrEnum):
     """Machines launched within the next ``seconds`` are never heard of: the cloud lied."""
     NO_DEVICES = "no-devices"
     """For ``seconds`` no node advertises its GPUs."""
+    FEWER_GPUS = "fewer-gpus"
+    """Machines that register within the next ``seconds`` show one GPU less than they were bought with, until then."""
+    UNHEARD_LAUNCH = "unheard-launch"
+    """For ``seconds`` the cloud refuses launches and makes the machines all the same: they register by themselves."""
+    MACHINE_GONE = "machine-gone"
+    """A bought node's machine vanishes; its Node stays for ``seconds`` and only falls silent."""
     INTRUDER = "intruder"
     """Another scheduler's pod takes ``count`` GPUs of a node for ``seconds``, holds or not."""
     CORDON = "cordon"
@@ -170,6 +176,11 @@ class Line:
         self._lagging.clear()
         self._partitioned_until = 0.0
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether something is kept from the process."""
+        return max(self._partitioned_until, *self._lagging.values(), 0.0) > asyncio.get_running_loop().time()
+
     def lag(self, kind: str, seconds: float) -> None:
         self._lagging[kind] = asyncio.get_running_loop().time() + seconds
 
@@ -181,7 +192,8 @@ class Line:
         """Break every watch."""
         now = asyncio.get_running_loop().time()
         for broken in self._open.values():
-            broken.reschedule(now)
+            if not broken.expired():  # else it is broken already, and its process stands still
+                broken.reschedule(now)
 
     async def send(self, request: Request) -> Response:
         self.under_way += 1

@@ -6,24 +6,26 @@ The witness keeps its own account from the writes alone: it asks no gate, and co
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from contracts.conditions import is_true
 from contracts.kinds import CapacityRequest, ClusterQueue, NodeClaim, PodGroup, Workload
-from contracts.kinds.capacity import LAUNCHED
+from contracts.kinds.capacity import LAUNCHED, CapacityState
+from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.workload import ChargeCause, WorkloadState
 from contracts.mirrors import PodSpec
 from contracts.names import ATTEMPT_LABEL, GPU, NODE_CLAIM_LABEL, POD_SET_LABEL, SYSTEM_NAMESPACE, WORKLOAD_LABEL
 from contracts.quantities import parse, parse_resources
 from contracts.requests import pod_requests
-from contracts.traces import root_span_id, trace_id
 from layers.runtime.transport import Request, Response
+from layers.simulation import traces
 from layers.simulation.clock import running
 from layers.simulation.cluster import Change, Json, is_over, owner_uid
 from layers.simulation.evaluation import fresh_steps
+from layers.simulation.faults import What
 from layers.simulation.schedules import GATES
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ PARTIAL_BOUND = 420.0
 """Seconds for which some and not all members of a gang may be on nodes: a silent node's pods stay for five minutes."""
 WORDLESS_BOUND = 30.0
 """Seconds for which a Workload may wait without a verdict, once all is calm."""
+OWNERLESS_BOUND = 60.0
+"""Seconds for which a node or a claim may be there for nobody while the provisioner is at work: it asks a write that
+the server refuses again after as long."""
 ATTEMPTS_AFTER_CALM = 6
 """Attempts that a gang may need once all is calm."""
 REST = 8.0
@@ -74,7 +79,11 @@ class Witness:
         self._attempts: dict[str, tuple[str, int]] = {}
         """Workload uid → its key and the highest attempt that was written."""
         self._ended: set[tuple[str, int]] = set()
-        self._first_at_ends: set[str] = set()
+        self._answered_for: set[tuple[str, int, ChargeCause]] = set()
+        """Workload key, reservation, cause: what was placed or planned at some time."""
+        self._bought: dict[str, str] = {}
+        """Node → the claim that it was bought under."""
+        self._ownerless_since: dict[str, float] = {}
         self._is_calm = False
         self._last_write, self._confirmed_at = 0.0, -1.0
         self.purchases = 0
@@ -127,9 +136,13 @@ class Witness:
         elif change.plural == "pods":
             self._pod_changed(change)
         elif change.plural == "nodes":
+            claim = (change.object["metadata"].get("labels") or {}).get(NODE_CLAIM_LABEL)
             if change.type == "DELETED":
                 self._room.pop(change.key, None)
+                self._bought.pop(change.key, None)
             else:
+                if claim:
+                    self._bought[change.key] = claim
                 self._room[change.key] = parse_resources((change.object.get("status") or {}).get("allocatable") or {})
 
     def _kind_changed(self, change: Change) -> None:
@@ -142,10 +155,16 @@ class Witness:
             case "workloads":
                 self._workload_changed(change.key, old, new)
             case "podgroups":
+                if new is not None and new.state is PodGroupState.PLACED:
+                    self._answered_for.add((change.key, new.status.reservation, ChargeCause.PLACED))
                 for node in {s.node for g in (old, new) if g for s in g.status.hold}:
                     self._check_node(node)
+            case "capacityrequests" if new is not None and new.state is CapacityState.PLANNED:
+                self._answered_for.add((change.key, new.status.reservation, ChargeCause.PLANNED))
             case "nodeclaims" if new is not None:
-                self.purchases += old is None
+                if old is None:
+                    self.purchases += 1
+                    self._check_limit(new)
                 if is_true(new.status.conditions, LAUNCHED) and not (old and is_true(old.status.conditions, LAUNCHED)):
                     self._check_purchase(new)
 
@@ -167,6 +186,19 @@ class Witness:
                 self._world.fail(f"the charge of {key} ended while its purchase is {request.state.value}")
         if new is not None and new.charge_cause and not (old and old.charge_cause):
             self._check_quota(key)
+            if (key, new.status.reservation, new.charge_cause) not in self._answered_for and new.size:
+                what, number = f"{new.charge_cause}".lower(), new.status.reservation
+                self._world.fail(f"{key} is charged as {what} for reservation {number}, which was never {what}")
+
+    def _check_limit(self, claim: NodeClaim) -> None:
+        """No pool ever has more nodes than it may: limits are raised here, never lowered."""
+        pool = self._world.cluster.get("nodepools", claim.spec.node_pool) or {"spec": {}}
+        limit = (pool["spec"].get("limits") or {}).get("nodes")
+        count = sum(c.spec.node_pool == claim.spec.node_pool for c in self._objects["nodeclaims"].values())
+        if limit is not None and count > parse(str(limit), "nodes"):
+            self._world.fail(
+                f"{claim.metadata.name} is node {count} of pool {claim.spec.node_pool}, allowed are {limit}"
+            )
 
     def _check_purchase(self, claim: NodeClaim) -> None:
         owner = claim.spec.owner
@@ -332,17 +364,47 @@ class Witness:
         waiting = any(r.line is not None and r.line.under_way for r in self._world.replicas)
         if len(leading) < len(GATES) or waiting:
             self._last_write = now  # whoever takes over, or waits for an answer, has not looked yet
-        if self._is_calm and now - self._last_write > REST and self._confirmed_at != self._last_write:
+        if any(r.line is not None and r.line.is_blind for r in self._world.replicas):
+            self._last_write = now  # nor has one who is not told
+        if now - self._last_write > REST and self._confirmed_at != self._last_write:
             self._confirmed_at = self._last_write
             for step in fresh_steps(self._world.server, leading):
                 self._world.fail(f"at rest a gate that had just been started would write {step}")
             for difference in self.differences():
                 self._world.fail(f"at rest {difference}")
-        for key, workload in self._objects["workloads"].items():
-            if workload.status.verdict is not None or not self._is_calm:
-                self._wordless_since.pop(key, None)
-            elif now - self._wordless_since.setdefault(key, now) > WORDLESS_BOUND:
-                self._world.fail(f"{key} waits without a word")
+        wordless = {f"{type(one).__name__} {k}" for k, one in self._waiting() if one.status.verdict is None}
+        for one in _lasting(self._wordless_since, wordless if self._is_calm else set(), now, WORDLESS_BOUND):
+            self._world.fail(f"{one} waits without a word")
+        at_work = "provisioning" in leading and not any(r.line and r.line.is_blind for r in self._world.replicas)
+        ownerless = dict(self._ownerless()) if at_work else {}
+        for one in _lasting(self._ownerless_since, set(ownerless), now, OWNERLESS_BOUND):
+            self._world.fail(f"{one} {ownerless[one]}")
+
+    def _waiting(self) -> Iterator[tuple[str, Any]]:
+        """All that owes an answer."""
+        yield from self._objects["workloads"].items()
+        for key, group in self._objects["podgroups"].items():
+            if group.state not in (PodGroupState.NONE, PodGroupState.OFF):
+                yield key, group
+        for key, request in self._objects["capacityrequests"].items():
+            if request.state is not CapacityState.NONE:
+                yield key, request
+
+    def _ownerless(self) -> Iterator[tuple[str, str]]:
+        """Nodes that nobody has bought, and claims that are kept for nobody, each with why."""
+        claims = self._objects["nodeclaims"]
+        for node, claim in self._bought.items():
+            if claim not in claims:
+                yield f"Node {node}", f"was bought under the claim {claim}, which is gone"
+        for name, claim in claims.items():
+            if not claim.held or claim.metadata.deletion_timestamp:
+                continue
+            owner = claim.spec.owner
+            request = self._objects["capacityrequests"].get(f"{owner.namespace}/{owner.capacity_request}")
+            if request is None or request.status.reservation != owner.reservation:
+                yield f"NodeClaim {name}", "is kept for a purchase that is gone"
+            elif request.state in (CapacityState.FAILED, CapacityState.RELEASED):
+                yield f"NodeClaim {name}", f"is kept for a purchase that is {request.state}"
 
     def differences(self) -> list[str]:
         """What the accountant from outside finds now."""
@@ -400,25 +462,15 @@ class Witness:
         return [*found, *self.differences()]
 
     def finish(self) -> None:
-        """Traces: one root per ended attempt, the same span under the same id, nothing without its root."""
+        """Traces, once all is told."""
         for replica in self._world.replicas:
             replica.collect_spans()
-        by_id: dict[str, Any] = {}
-        for span in self._world.spans:
-            known = by_id.setdefault(span.span_id, span)
-            if (known.trace_id, known.name, known.start) != (span.trace_id, span.name, span.start):
-                self._world.fail(f"two spans have the id {span.span_id}: {known.name} and {span.name}")
         if self._world.violations:
             return
-        roots = {s.trace_id for s in by_id.values() if s.parent_id is None}
-        for uid, attempt in sorted(self._ended):
-            trace = trace_id(uid, attempt)
-            if trace not in roots and trace not in self._world.lost_traces:
-                self._world.fail(f"attempt {attempt} of {self._attempts[uid][0]} has no root span")
-            parent = root_span_id(uid, attempt)
-            for span in by_id.values():
-                if span.trace_id == trace and span.parent_id not in (None, parent):
-                    self._world.fail(f"the span {span.name} of attempt {attempt} hangs under {span.parent_id}")
+        ended = {(uid, attempt): self._attempts[uid][0] for uid, attempt in self._ended}
+        skews = [abs(f.seconds) for f in self._world.schedule.faults if f.what is What.SKEW]
+        for flaw in traces.flaws(self._world.spans, ended, self._world.lost_traces, max(skews, default=0.0)):
+            self._world.fail(flaw)
 
 
 _EXPECTED = (
@@ -432,6 +484,13 @@ _EXPECTED = (
     "Forbidden",
 )
 """Errors that a pass may end with when the API server fails: it is repeated."""
+
+
+def _lasting(since: dict[str, float], now_so: Collection[str], now: float, bound: float) -> list[str]:
+    """What has been so for longer than ``bound`` seconds; ``since`` is kept up to date."""
+    for one in since.keys() - now_so:
+        del since[one]
+    return sorted(one for one in now_so if now - since.setdefault(one, now) > bound)
 
 
 def _is_member(pod: Json, key: str, attempt: int | None = None) -> bool:

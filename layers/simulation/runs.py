@@ -107,6 +107,7 @@ class _Run:
             if replica.line is not None:
                 replica.line.disarm()
         self.world.kubelets.calm()
+        self.world.cloud.calm()
         self.world.set_failures([])
         self.world.log.add("calm")
         self.witness.calm()
@@ -133,6 +134,8 @@ class _Run:
     async def _until(self, left: Callable[[], list[str]], when: str) -> None:
         until = self.world.clock.seconds + TIDY
         while found := left():
+            if self.world.violations:
+                return
             if self.world.clock.seconds > until:
                 self.world.fail(f"{when} there is still {', '.join(found)}")
                 return
@@ -153,7 +156,10 @@ class _Run:
             What.LAUNCH_FAILS: "Launch",
             What.NEVER_REGISTERS: "Registration",
             What.NO_DEVICES: "Advertisement",
+            What.UNHEARD_LAUNCH: "Launch",
         }
+        if fault.what is What.UNHEARD_LAUNCH:
+            world.cloud.launch_unheard(fault.seconds)
         if fault.what in cloud:
             await self._break_cloud({"stage": cloud[fault.what], "message": "injected"}, fault.seconds)
             return
@@ -169,6 +175,11 @@ class _Run:
             case What.NODE_GONE:
                 if node := self._node(fault.pick, bought=True):
                     world.cluster.delete("nodes", node)
+            case What.FEWER_GPUS:
+                world.cloud.give_fewer_gpus(fault.seconds)
+            case What.MACHINE_GONE:
+                if node := self._node(fault.pick, bought=True):
+                    world.cloud.take_away(node, fault.seconds)
             case What.KUBELET_REFUSES:
                 if node := self._node(fault.pick):
                     world.kubelets.refusing[node] += fault.count

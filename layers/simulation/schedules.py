@@ -173,6 +173,9 @@ def _fault(r: random.Random, what: What) -> Fault:
         What.LAUNCH_FAILS: (5, 60),
         What.NEVER_REGISTERS: (5, 60),
         What.NO_DEVICES: (5, 60),
+        What.FEWER_GPUS: (5, 90),
+        What.UNHEARD_LAUNCH: (5, 60),
+        What.MACHINE_GONE: (5, 120),
         What.INTRUDER: (5, 60),
         What.CORDON: (5, 60),
     }.get(what)

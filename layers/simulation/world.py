@@ -34,6 +34,7 @@ from layers.runtime.settings import ElectionSettings, Settings
 from layers.runtime.tracing import SpanSink
 from layers.runtime.transport import Request
 from layers.simulation.clock import Process, VirtualClock, VirtualLoop, outside
+from layers.simulation.cloud import Cloud
 from layers.simulation.cluster import Change, Cluster, Json, condition
 from layers.simulation.controllers import GarbageCollector, JobController, NodeLifecycle
 from layers.simulation.faults import Fault, Line
@@ -250,10 +251,11 @@ class World:
         self.nodes = NodeLifecycle(self.cluster, random.Random(f"{seed}/nodes"))
         self.garbage = GarbageCollector(self.cluster, random.Random(f"{seed}/garbage"))
         self.kubelets = Kubelets(self.cluster, random.Random(f"{seed}/kubelets"))
+        self.cloud = Cloud(self.cluster, self.kubelets, NODE_CLASS)
         self.replicas = [Replica(self, g, n) for n in range(schedule.setup.replicas) for g in GATES]
         self._tenant = Api(self.server.transport(TENANT), random=random.Random(f"{seed}/tenant").random)
         self.cluster.listen(self._write)
-        for one in (self.jobs, self.nodes, self.garbage, self.kubelets):
+        for one in (self.jobs, self.nodes, self.garbage, self.kubelets, self.cloud):
             self.cluster.listen(one.on_change)
 
     def fail(self, what: str) -> None:
@@ -328,7 +330,7 @@ class World:
         """End everything."""
         for replica in self.replicas:
             await replica.stop()
-        for one in (self.jobs, self.nodes, self.garbage, self.kubelets):
+        for one in (self.jobs, self.nodes, self.garbage, self.kubelets, self.cloud):
             one.close()
         await self._tenant.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ import pytest
 
 from contracts.kinds.workload import WorkloadState
 from layers.gang import decide as gang
+from layers.gang import statuses as gang_statuses
 from layers.gang.ledger import Ledger
 from layers.gang.service import GangGate
 from layers.provisioning import decide as buying
@@ -22,7 +23,7 @@ from layers.queue.quota import usage_of
 from layers.runtime.api import Api
 from layers.simulation import admission
 from layers.simulation.faults import Fault, What
-from layers.simulation.schedules import SEVEN_OF_EIGHT, Job, Schedule, Setup, schedule_of
+from layers.simulation.schedules import SEVEN_OF_EIGHT, Job, Schedule, Setup
 
 Patch = pytest.MonkeyPatch
 
@@ -41,6 +42,16 @@ def always(answer: Any) -> Callable[..., Any]:
 
 # ---- stories --------------------------------------------------------------------------------------------------------
 
+
+def a_story(setup: Setup, jobs: Iterable[Job], *faults: Fault) -> Schedule:
+    return Schedule(1, setup, tuple(jobs), faults)
+
+
+ENOUGH = Setup(nodes=(4,), quota=(2, 2), limits=((0.0, 0),))
+TWO_OF_ONE_QUOTA = a_story(ENOUGH, [Job("a", "red", 1.0, 2, 20.0), Job("b", "red", 1.1, 2, 5.0)])
+"""They fit on the node together, and not into the quota."""
+DELETED = replace(TWO_OF_ONE_QUOTA, faults=(Fault(8.0, What.DELETED_JOB),))
+"""The first is deleted while it runs and the second waits for its quota."""
 DIES_TWICE = replace(
     SEVEN_OF_EIGHT,
     faults=(
@@ -49,6 +60,39 @@ DIES_TWICE = replace(
     ),
 )
 """A moment after all are bound, and with the write that the Job is over: both times before its spans have left."""
+TWO_ON_ONE_NODE = a_story(
+    Setup(nodes=(4,), quota=(4, 4), limits=((0.0, 0),)), [Job("a", "red", 1.0, 3, 9.0), Job("b", "blue", 1.0, 3, 5.0)]
+)
+ROOM_COMES_BIT_BY_BIT = a_story(
+    Setup(nodes=(4,), quota=(4, 4), limits=((0.0, 0),)),
+    [Job("a", "red", 1.0, 1, 9.0), Job("b", "red", 1.0, 1, 30.0), Job("all", "blue", 4.0, 4, 5.0)],
+)
+"""The gang that wants all waits: two GPUs are free at first, then three."""
+HOLDS_FOR_A_PURCHASE = a_story(
+    Setup(nodes=(5,), quota=(6, 6), limits=((0.0, 1),), registration_delay=30.0),
+    [Job("now", "red", 1.0, 1, 10.0), Job("older", "red", 2.0, 5, 5.0), Job("buys", "blue", 3.0, 5, 5.0)],
+    Fault(6.0, What.CRASH, gate="gang", seconds=15.0),
+)
+ONE_FOR_TWO = a_story(
+    Setup(nodes=(), quota=(1, 1), limits=((0.0, 1),)), [Job("a", "red", 1.0, 1, 5.0), Job("b", "blue", 1.0, 1, 5.0)]
+)
+"""Each would buy the one node that there may be."""
+ONE_IN_STOCK = a_story(
+    Setup(nodes=(2,), quota=(2, 2), limits=((0.0, 2),), stock=1),
+    [Job("now", "red", 1.0, 2, 25.0), Job("buys", "blue", 2.0, 2, 5.0)],
+)
+"""Two nodes are bought, one is to be had."""
+BUYS_ONE = a_story(Setup(nodes=(1,), quota=(2, 2), limits=((0.0, 1),), idle=1.0), [Job("a", "red", 1.0, 2, 5.0)])
+A_WRITE_COMES_LATE = a_story(
+    ENOUGH, [Job("a", "red", 1.0, 2, 40.0)], Fault(1.06, What.LATE, gate="queue", kind="workloads", seconds=12.0)
+)
+WAKES_WHEN_ALL_IS_OVER = a_story(
+    replace(ENOUGH, replicas=2),
+    [Job("a", "red", 5.0, 2, 5.0), Job("b", "blue", 70.0, 2, 5.0)],
+    Fault(4.0, What.PAUSED, gate="queue", kind="workloads", seconds=50.0),
+    Fault(8.0, What.DELETED_JOB),
+)
+"""A leader stands still as it makes a Workload; when it wakes there is another leader, and the Job is gone."""
 
 # ---- the queue gate -------------------------------------------------------------------------------------------------
 
@@ -104,7 +148,7 @@ def promise_the_same_room_twice(m: Patch) -> None:
 
 
 def bind_what_was_never_written(m: Patch) -> None:
-    m.setattr(gang, "hold_of", always(()))
+    m.setattr(gang_statuses, "hold_of", always(()))
 
 
 def drop_the_holds_on_a_restart(m: Patch) -> None:
@@ -112,7 +156,7 @@ def drop_the_holds_on_a_restart(m: Patch) -> None:
 
     async def forgetful(self: GangGate) -> None:
         for group in self.groups.values():
-            self.groups.put_own_write(group.but(status=group.status.but(hold=())))
+            self.groups._put(group.but(status=group.status.but(hold=())))
         await started(self)
 
     m.setattr(GangGate, "started", forgetful)
@@ -150,13 +194,32 @@ def keep_the_node_of_a_claim_that_goes(m: Patch) -> None:
 
 
 def let_old_versions_overwrite(m: Patch) -> None:
-    write = Api.replace_status
-
-    async def unguarded(self: Api, resource: Any, obj: Any) -> Any:
-        return await write(self, resource, obj.model_copy(update={"metadata": obj.metadata.but(resource_version="")}))
+    async def unguarded(self: Api, resource: Any, body: Any) -> Any:
+        wire = body.to_wire()
+        del wire["metadata"]["resourceVersion"]
+        path = resource.path(body.metadata.namespace, body.metadata.name, "status")
+        return self._decode(resource, await self._write("PUT", resource, path, wire))
 
     m.setattr(Api, "replace_status", unguarded)
 
 
 def let_former_leaders_write(m: Patch) -> None:
     m.setattr(admission, "_fenced", always(None))
+
+
+MUTANTS = (
+    Mutant(charge_whatever_the_quota, TWO_OF_ONE_QUOTA, "is charged over its quota"),
+    Mutant(free_quota_at_the_eviction_and_again_at_the_end, DELETED, "is charged over its quota"),
+    Mutant(end_a_charge_before_its_pods, DELETED, "pods of it are on nodes"),
+    Mutant(never_tell_a_span_again, DIES_TWICE, "has no root span"),
+    Mutant(count_the_queues_once_and_never_again, SEVEN_OF_EIGHT, "at rest ClusterQueue red says that 0"),
+    Mutant(promise_the_same_room_twice, TWO_ON_ONE_NODE, "has pods and promises for"),
+    Mutant(bind_what_was_never_written, TWO_ON_ONE_NODE, "more than its"),
+    Mutant(drop_the_holds_on_a_restart, HOLDS_FOR_A_PURCHASE, "has pods and promises for"),
+    Mutant(never_refresh_the_numbers_of_a_verdict, ROOM_COMES_BIT_BY_BIT, "says available"),
+    Mutant(forget_nodes_in_flight, ONE_FOR_TWO, "is node 2 of pool"),
+    Mutant(keep_the_siblings_of_a_failed_plan, ONE_IN_STOCK, "is held for a purchase that is over"),
+    Mutant(keep_the_node_of_a_claim_that_goes, BUYS_ONE, "which does not exist"),
+    Mutant(let_old_versions_overwrite, A_WRITE_COMES_LATE, "pods of it are on nodes"),
+    Mutant(let_former_leaders_write, WAKES_WHEN_ALL_IS_OVER, "holds the Lease"),
+)

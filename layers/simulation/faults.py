@@ -211,8 +211,6 @@ class Line:
             raise NotSent("the process is gone")
         if fault is not None and what is What.CRASH_BEFORE:
             await self._die(fault)
-        if fault is not None and what is What.PAUSED:
-            self._pause(fault.seconds)
         if self._partitioned_until > began:
             await asyncio.sleep(min(request.timeout, self._partitioned_until - began))
             raise Unreachable(f"{request.method} {request.path}: the network is partitioned")
@@ -236,6 +234,8 @@ class Line:
                 raise Unreachable(f"{request.method} {request.path}: no answer in {request.timeout} s")
         if self.cut:
             raise NotSent("the process is gone")
+        if fault is not None and what is What.PAUSED:
+            self._pause(fault.seconds)  # from the next turn on: the request is on its way out then
         response = await self._inner.send(request)
         if fault is not None and what is What.CRASH_AFTER:
             await self._die(fault)

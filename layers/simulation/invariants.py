@@ -17,7 +17,15 @@ from contracts.kinds.capacity import LAUNCHED, CapacityState
 from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.workload import ChargeCause, WorkloadState
 from contracts.mirrors import PodSpec
-from contracts.names import ATTEMPT_LABEL, GPU, NODE_CLAIM_LABEL, POD_SET_LABEL, SYSTEM_NAMESPACE, WORKLOAD_LABEL
+from contracts.names import (
+    ATTEMPT_LABEL,
+    GPU,
+    NODE_CLAIM_LABEL,
+    POD_SET_LABEL,
+    SCHEDULER_NAME,
+    SYSTEM_NAMESPACE,
+    WORKLOAD_LABEL,
+)
 from contracts.quantities import parse, parse_resources
 from contracts.requests import pod_requests
 from layers.runtime.transport import Request, Response
@@ -81,6 +89,10 @@ class Witness:
         self._ended: set[tuple[str, int]] = set()
         self._answered_for: set[tuple[str, int, ChargeCause]] = set()
         """Workload key, reservation, cause: what was placed or planned at some time."""
+        self._places: set[tuple[str, int, str]] = set()
+        """Workload key, attempt, node: where members were to be bound, as it was written at some time."""
+        self._intents: set[tuple[str, str]] = set()
+        """CapacityRequest key, claim: what was to be bought, as it was written at some time."""
         self._bought: dict[str, str] = {}
         """Node → the claim that it was bought under."""
         self._ownerless_since: dict[str, float] = {}
@@ -157,14 +169,22 @@ class Witness:
             case "podgroups":
                 if new is not None and new.state is PodGroupState.PLACED:
                     self._answered_for.add((change.key, new.status.reservation, ChargeCause.PLACED))
+                if new is not None:
+                    self._places |= {(change.key, new.status.attempt, share.node) for share in new.status.hold}
                 for node in {s.node for g in (old, new) if g for s in g.status.hold}:
                     self._check_node(node)
-            case "capacityrequests" if new is not None and new.state is CapacityState.PLANNED:
-                self._answered_for.add((change.key, new.status.reservation, ChargeCause.PLANNED))
+            case "capacityrequests" if new is not None:
+                if new.state is CapacityState.PLANNED:
+                    self._answered_for.add((change.key, new.status.reservation, ChargeCause.PLANNED))
+                if new.in_flight:
+                    self._intents |= {(change.key, node.claim) for node in new.status.plan}
             case "nodeclaims" if new is not None:
                 if old is None:
                     self.purchases += 1
                     self._check_limit(new)
+                    owner = new.spec.owner
+                    if (f"{owner.namespace}/{owner.capacity_request}", change.key) not in self._intents:
+                        self._world.fail(f"{change.key} is made, and nobody has written that it is to be")
                 if is_true(new.status.conditions, LAUNCHED) and not (old and is_true(old.status.conditions, LAUNCHED)):
                     self._check_purchase(new)
 
@@ -178,8 +198,8 @@ class Witness:
         if self._is_calm and attempt - self._attempt_at_calm.get(uid, 0) > ATTEMPTS_AFTER_CALM:
             self._world.fail(f"{key} is evicted again and again: attempt {attempt}, {_words(workload)}")
         if old is not None and old.charge_cause and (new is None or not new.charge_cause):
-            left = [k for k, p in self._pods.items() if _is_member(p, key, attempt) and not is_over(p)]
-            if left and old.status.attempt == attempt:
+            left = [k for k, p in self._pods.items() if _is_member(p, key, old.status.attempt) and not is_over(p)]
+            if left:
                 self._world.fail(f"the charge of {key} ended while {len(left)} pods of it are on nodes")
             request = self._objects["capacityrequests"].get(key)
             if request is not None and request.in_flight and request.status.reservation == old.status.reservation:
@@ -224,11 +244,21 @@ class Witness:
         if before is None and node and change.type != "DELETED":
             self._check_node(node)
             self._check_running(pod)
+            self._check_place(change.key, pod)
         workload = (pod["metadata"].get("labels") or {}).get(WORKLOAD_LABEL)
         if workload and (pod.get("status") or {}).get("phase") == "Succeeded":
             self._succeeded[f"{pod['metadata']['namespace']}/{workload}"].add(pod["metadata"]["uid"])
         if workload:
             self._check_whole(f"{pod['metadata']['namespace']}/{workload}")
+
+    def _check_place(self, name: str, pod: Json) -> None:
+        """A member is bound to where a place was written for it, so that a crash leaves nothing that nobody knows."""
+        labels, node = pod["metadata"].get("labels") or {}, pod["spec"]["nodeName"]
+        if WORKLOAD_LABEL not in labels or pod["spec"].get("schedulerName") != SCHEDULER_NAME:
+            return
+        key = f"{pod['metadata']['namespace']}/{labels[WORKLOAD_LABEL]}"
+        if (key, int(labels[ATTEMPT_LABEL]), node) not in self._places:
+            self._world.fail(f"{name} is bound to {node}, where no place was written for it")
 
     def _check_whole(self, key: str) -> None:
         """All members on nodes, or none, or on the way from one to the other."""

@@ -391,7 +391,7 @@ class QueueGate:
             case DeleteWorkload(workload):
                 meta = workload.metadata
                 if meta.uid not in self._deleting:
-                    await api.delete(WORKLOADS, meta.name, meta.namespace, uid=meta.uid)
+                    await api.delete(WORKLOADS, meta.name, meta.namespace, meta.uid, meta.resource_version)
                     self._deleting.add(meta.uid)
             case RemoveFinalizer(workload):
                 behind = self.pod_groups.get(workload.key), self.capacity_requests.get(workload.key)

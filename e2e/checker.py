@@ -249,7 +249,8 @@ class _Reckoning:
 
     def _succeeded(self, key: str, pod_set: str) -> int:
         """Members that are done: those that are seen, and those that were told of before their pods were deleted."""
-        seen = sum(_phase(p) == "Succeeded" for p in self.members[key] if _is_of(p, pod_set))
+        ended_well = (p for p in self.members[key] if _phase(p) == "Succeeded" and _is_of(p, pod_set))
+        seen = sum(not p["metadata"].get("deletionTimestamp") for p in ended_well)  # else its Job makes another one
         group = self.of["PodGroup"].get(key)
         told = ((_status(group) if group else {}).get("succeeded") or {}).get(pod_set, 0)
         return max(seen, int(told))

@@ -246,7 +246,8 @@ class Witness:
             self._check_running(pod)
             self._check_place(change.key, pod)
         workload = (pod["metadata"].get("labels") or {}).get(WORKLOAD_LABEL)
-        if workload and (pod.get("status") or {}).get("phase") == "Succeeded":
+        ended_well = (pod.get("status") or {}).get("phase") == "Succeeded"
+        if workload and ended_well and not pod["metadata"].get("deletionTimestamp"):
             self._succeeded[f"{pod['metadata']['namespace']}/{workload}"].add(pod["metadata"]["uid"])
         if workload:
             self._check_whole(f"{pod['metadata']['namespace']}/{workload}")

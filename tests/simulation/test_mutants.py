@@ -25,6 +25,9 @@ DIES_TWICE = replace(
 )
 """A moment after all are bound, and with the write that the Job is over: both times before its spans have left."""
 
+JOB_DELETED = replace(SEVEN_OF_EIGHT, faults=(Fault(75.0, What.DELETED_JOB),))
+"""While all its members run."""
+
 
 def always(answer: Any) -> Callable[..., Any]:
     return lambda *_, **__: answer
@@ -50,9 +53,9 @@ def never_tell_a_span_again(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("broken", "schedule", "said"),
     [
-        (charge_whatever_the_quota, schedule_of(1), "is charged over its quota"),
-        (promise_the_same_room_twice, schedule_of(1), "has pods and promises for"),
-        (end_a_charge_before_its_pods, schedule_of(5), "pods of it are on nodes"),
+        (charge_whatever_the_quota, schedule_of(2), "is charged over its quota"),
+        (promise_the_same_room_twice, schedule_of(20), "has pods and promises for"),
+        (end_a_charge_before_its_pods, JOB_DELETED, "pods of it are on nodes"),
         (never_tell_a_span_again, DIES_TWICE, "has no root span"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

@@ -98,15 +98,21 @@ class Witness:
         self._ownerless_since: dict[str, float] = {}
         self._is_calm = False
         self._last_write, self._confirmed_at = 0.0, -1.0
-        self.purchases = 0
+        self.purchases = self.events = self.checks = 0
         world.cluster.listen(self._write)
         world.server.network.answered = self._answered
 
+    @property
+    def gangs(self) -> int:
+        """How many Workloads there have been."""
+        return len(self._attempts)
+
     def logged(self, level: str, entry: Json) -> None:
         """A gate's log entry: an error that nobody foresaw is a fault of the gate."""
+        if level in ("debug", "info"):
+            return
         said = " ".join(f"{k}={entry[k]}" for k in sorted(entry) if k not in ("exc_info", "event"))
-        if level in ("warning", "error", "critical"):
-            self._world.log.add(f"log {level} {entry.get('event')} {said}")
+        self._world.log.add(f"log {level} {entry.get('event')} {said}")
         if entry.get("event") == "reconcile.failed" and not str(entry.get("error")).startswith(_EXPECTED):
             self._world.fail(f"a pass failed: {said}")
         if entry.get("event") == "object.skipped":
@@ -143,6 +149,7 @@ class Witness:
     def _write(self, change: Change) -> None:
         if change.plural != "leases":
             self._last_write = self._world.clock.seconds
+            self.events += 1
         if change.plural in _KINDS:
             self._kind_changed(change)
         elif change.plural == "pods":
@@ -191,6 +198,7 @@ class Witness:
     def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
         workload = new or old
         assert workload is not None
+        self.checks += 1
         uid, attempt = workload.metadata.uid, workload.status.attempt
         self._attempts[uid] = key, max(attempt, self._attempts.get(uid, (key, 0))[1])
         if attempt and (new is None or new.state is WorkloadState.ENDING):
@@ -221,6 +229,7 @@ class Witness:
             )
 
     def _check_purchase(self, claim: NodeClaim) -> None:
+        self.checks += 1
         owner = claim.spec.owner
         key = f"{owner.namespace}/{owner.capacity_request}"
         workload = self._objects["workloads"].get(key)
@@ -266,6 +275,7 @@ class Witness:
         workload = self._objects["workloads"].get(key)
         if workload is None:
             return
+        self.checks += 1
         by_attempt: Counter[int] = Counter()
         live: Counter[int] = Counter()
         for pod in self._pods.values():
@@ -288,6 +298,7 @@ class Witness:
         room = self._room.get(node)
         if room is None or node in self._disturbed or node in self._world.kubelets.silent:
             return
+        self.checks += 1
         taken: Counter[str] = Counter()
         for key in self._on_node[node]:
             pod = self._pods[key]
@@ -332,6 +343,7 @@ class Witness:
 
     def _check_quota(self, key: str) -> None:
         """Charged quota never exceeds what the queue has."""
+        self.checks += 1
         charged: dict[str, Counter[str]] = defaultdict(Counter)
         for workload in self._objects["workloads"].values():
             if workload.charge_cause and workload.status.admission:
@@ -348,6 +360,7 @@ class Witness:
         """What runs never exceeds the quota, whoever is charged for it."""
         if WORKLOAD_LABEL not in (pod["metadata"].get("labels") or {}):
             return
+        self.checks += 1
         running: Counter[str] = Counter()
         for one in self._pods.values():
             labels = one["metadata"].get("labels") or {}
@@ -386,6 +399,7 @@ class Witness:
 
     def look(self) -> None:
         """What may last for a moment only."""
+        self.checks += 1
         now = self._world.clock.seconds
         for (key, attempt), since in list(self._partial_since.items()):
             if now - since > PARTIAL_BOUND:
@@ -399,6 +413,7 @@ class Witness:
             self._last_write = now  # nor has one who is not told
         if now - self._last_write > REST and self._confirmed_at != self._last_write:
             self._confirmed_at = self._last_write
+            self.checks += 1
             for step in fresh_steps(self._world.server, leading):
                 self._world.fail(f"at rest a gate that had just been started would write {step}")
             for difference in self.differences():
@@ -455,6 +470,7 @@ class Witness:
 
     def left_over(self) -> list[str]:
         """What should be gone once all Jobs are over."""
+        self.checks += 1
         found = [f"NodeClaim {k}" for k in self._objects["nodeclaims"]]
         for node in self._world.cluster.list("nodes"):
             meta = node["metadata"]
@@ -487,6 +503,7 @@ class Witness:
 
     def left_of_jobs(self) -> list[str]:
         """What should be gone with its Job."""
+        self.checks += 1
         found = [f"{kind} {key}" for kind, known in self._objects.items() for key in known]
         found += [f"Job {j['metadata']['name']}" for j in self._world.cluster.list("jobs")]
         found += [f"Pod {p['metadata']['name']}" for p in self._world.cluster.list("pods") if owner_uid(p)]
@@ -498,6 +515,7 @@ class Witness:
             replica.collect_spans()
         if self._world.violations:
             return
+        self.checks += len(self._ended)
         ended = {(uid, attempt): self._attempts[uid][0] for uid, attempt in self._ended}
         skews = [abs(f.seconds) for f in self._world.schedule.faults if f.what is What.SKEW]
         for flaw in traces.flaws(self._world.spans, ended, self._world.lost_traces, max(skews, default=0.0)):

@@ -99,6 +99,12 @@ class Replica:
         self._down_for = 0.0
         self._ended: list[asyncio.Task[None]] = []
 
+    @property
+    def connection(self) -> Line:
+        """That of its present process, or of its last one."""
+        assert self.line is not None, f"{self.name} was never started"
+        return self.line
+
     def clock(self) -> datetime:
         """The date on this replica's machine."""
         return self.world.clock.now() + self.skew
@@ -112,7 +118,7 @@ class Replica:
         self._again = None
         self.starts += 1
         server = self.world.server
-        line = Line(server.transport(service_account(self.gate)), self._random, self.crash, self.pause, self._struck)
+        line = Line(server, service_account(self.gate), self._random, self.crash, self.pause, self._struck)
         if self.line is not None and not self.world.calm:
             line.take_over(self.line)
         self.line = line
@@ -180,9 +186,8 @@ class Replica:
         if task is None or line is None:
             return
         self.world.log.add(f"crash {self.name}-{self.starts}")
-        line.cut = True
         self._resume(self.process)
-        line.drop()
+        line.cut()
         self.collect_spans(until=asyncio.get_running_loop().time() - UNSENT)
         self._task = None
         self._ended.append(task)

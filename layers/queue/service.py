@@ -112,6 +112,7 @@ class QueueGate:
         self._written: dict[str, datetime] = {}
         self._deleting: set[str] = set()
         self._bound_told: set[tuple[str, int]] = set()
+        self._end_told: set[str] = set()
         self._refusals: Counter[str] = Counter()
         self._conflicts: Counter[str] = Counter()
         self._faults: frozenset[tuple[str, str]] = frozenset()
@@ -209,6 +210,7 @@ class QueueGate:
             uid = old.metadata.uid
             self._written.pop(uid, None)
             self._deleting.discard(uid)
+            self._end_told.discard(uid)
             self._left_nothing = {k for k in self._left_nothing if k[0] != uid}
             self._bound_told = {k for k in self._bound_told if k[0] != uid}
             for doubt in (self._in_doubt, self._asked, self._ask_at):
@@ -229,7 +231,14 @@ class QueueGate:
     async def _started(self) -> None:
         """Forget what a former leadership knew, and tell again what may not have been told."""
         self._leading = True
-        for memory in (self._left_nothing, self._in_doubt, self._written, self._deleting, self._bound_told):
+        for memory in (
+            self._left_nothing,
+            self._in_doubt,
+            self._written,
+            self._deleting,
+            self._bound_told,
+            self._end_told,
+        ):
             memory.clear()
         for counted in (self._aside_until, self._refusals, self._conflicts, self._asked, self._ask_at):
             counted.clear()
@@ -395,10 +404,12 @@ class QueueGate:
                     self._deleting.add(meta.uid)
             case RemoveFinalizer(workload):
                 behind = self.pod_groups.get(workload.key), self.capacity_requests.get(workload.key)
-                await remove_finalizer(api, self.workloads, WORKLOADS, workload, WORKLOAD_FINALIZER)
-                if workload.metadata.deletion_timestamp:
+                if workload.metadata.deletion_timestamp and workload.metadata.uid not in self._end_told:
+                    # Before it is gone: an answer that is lost would leave nothing that it could be told of again.
+                    self._end_told.add(workload.metadata.uid)
                     for span in deleted_spans(workload, *behind, self._clock()):
                         self._runtime.spans.emit(span)
+                await remove_finalizer(api, self.workloads, WORKLOADS, workload, WORKLOAD_FINALIZER)
             case StartJob(job, workload):
                 await self._patch_job(job, lambda present: start_patch(present, workload))
                 log.info("job.started", workload=workload.key, attempt=workload.status.attempt)

@@ -53,7 +53,7 @@ def a_story(setup: Setup, jobs: Iterable[Job], *faults: Fault) -> Schedule:
 ENOUGH = Setup(nodes=(4,), quota=(2, 2), limits=((0.0, 0),))
 TWO_OF_ONE_QUOTA = a_story(ENOUGH, [Job("a", "red", 1.0, 2, 20.0), Job("b", "red", 1.0, 2, 5.0)])
 """They fit on the node together, and not into the quota."""
-DELETED = replace(TWO_OF_ONE_QUOTA, faults=(Fault(8.0, What.DELETED_JOB),))
+DELETED = a_story(ENOUGH, [Job("a", "red", 1.0, 2, 20.0), Job("b", "red", 2.0, 2, 5.0)], Fault(8.0, What.DELETED_JOB))
 """The first is deleted while it runs and the second waits for its quota."""
 DIES_TWICE = replace(
     SEVEN_OF_EIGHT,

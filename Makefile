@@ -1,10 +1,11 @@
 # Everything starts from a fresh clone on a machine with Python 3.11 or newer and make; uv makes it faster if it is there.
 #
 #   make demo      the story in the terminal, on a real control plane (a few minutes the first time, a minute after that)
-#   make test      everything that must be green: check, unit, e2e
+#   make test      everything that must be green: check, unit, schedules, e2e
 #
 #   make check     lint, format, types, import contracts
 #   make unit      the tests that need no control plane
+#   make schedules SCHEDULES=n: so many simulated clusters with faults, always the same ones (5 minutes on two cores)
 #   make e2e       the stories on a real local control plane
 #   make soak      SEEDS=n FIRST_SEED=k: so many simulated clusters, with faults; a failing seed's story is kept
 #   make worlds    every order of events in small worlds, SECONDS_EACH=n of each
@@ -21,6 +22,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 SECONDS_EACH ?= 600
+SCHEDULES ?= 500
 SEEDS ?= 50
 FIRST_SEED ?= 1
 KILLS ?= 200
@@ -32,7 +34,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 	&& { echo "$$python"; break; }; done)
 UV ?= $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test check unit e2e soak worlds chaos programs clean
+.PHONY: help demo test check unit schedules e2e soak worlds chaos programs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -40,7 +42,7 @@ help:
 demo: programs
 	$(BIN)/trigate demo
 
-test: check unit e2e
+test: check unit schedules e2e
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -51,11 +53,16 @@ check: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -q -n $(WORKERS)
 
+schedules: $(READY)
+	$(BIN)/python -m layers.simulation --seeds $(SCHEDULES) --first 1 --workers $(WORKERS) \
+		--checker e2e.checker:differences
+
 e2e: programs
 	$(BIN)/pytest -q e2e --timeout 300
 
 soak: $(READY)
-	$(BIN)/python -m layers.simulation --seeds $(SEEDS) --first $(FIRST_SEED) --workers $(WORKERS) --shrink soak-story.json
+	$(BIN)/python -m layers.simulation --seeds $(SEEDS) --first $(FIRST_SEED) --workers $(WORKERS) \
+		--checker e2e.checker:differences --verbose --shrink soak-story.json
 
 worlds: $(READY)
 	$(BIN)/python -m tests.worlds --mutants --seconds $(SECONDS_EACH)

@@ -77,7 +77,10 @@ def drop_condition(conditions: Iterable[Condition], type: str) -> tuple[Conditio
 
 def find(conditions: Iterable[Condition], type: str) -> Condition | None:
     """The condition of ``type``, or None."""
-    return next((condition for condition in conditions if condition.type == type), None)
+    for condition in conditions:  # a plain loop: every pass asks this thousands of times
+        if condition.type == type:
+            return condition
+    return None
 
 
 def is_true(conditions: Iterable[Condition], type: str) -> bool:

@@ -249,7 +249,8 @@ class _Reckoning:
 
     def _succeeded(self, key: str, pod_set: str) -> int:
         """Members that are done: those that are seen, and those that were told of before their pods were deleted."""
-        seen = sum(_phase(p) == "Succeeded" for p in self.members[key] if _is_of(p, pod_set))
+        ended_well = (p for p in self.members[key] if _phase(p) == "Succeeded" and _is_of(p, pod_set))
+        seen = sum(not p["metadata"].get("deletionTimestamp") for p in ended_well)  # else its Job makes another one
         group = self.of["PodGroup"].get(key)
         told = ((_status(group) if group else {}).get("succeeded") or {}).get(pod_set, 0)
         return max(seen, int(told))
@@ -371,6 +372,8 @@ class _Reckoning:
             request = self.of["CapacityRequest"].get(f"{owner['namespace']}/{owner['capacityRequest']}")
             if request is None or _status(request).get("reservation") != owner["reservation"]:
                 yield f"NodeClaim {name} is held for a purchase that does not exist"
+            elif _true(request, "Released") or _true(request, "Failed"):
+                yield f"NodeClaim {name} is held for a purchase that is over"
             gangs = [key for key, g in self.of["PodGroup"].items() if g["metadata"]["uid"] == owner["podGroupUid"]]
             workload = self.of["Workload"].get(gangs[0]) if gangs else None
             if workload is None or not _true(workload, "QuotaCharged"):
@@ -388,7 +391,9 @@ class _Reckoning:
             ready = sum(_true(self.of["NodeClaim"].get(node["claim"], {}), "Initialized") for node in plan)
             if status.get("nodesReady", 0) != ready:
                 yield f"CapacityRequest {key} says that {status.get('nodesReady', 0)} nodes are ready: {ready}"
-        if _true(request, "Released") or _true(request, "Failed"):
+        group = self.of["PodGroup"].get(key)
+        waits = group is None or not any(_true(group, c) for c in ("Placed", "Bound"))
+        if not waits or _true(request, "Released") or _true(request, "Failed"):
             return  # its words are about a moment that is past
         for b in _blockers(request):
             pool = self.of["NodePool"].get(b.get("pool", ""))

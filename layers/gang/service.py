@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -193,6 +194,9 @@ class GangGate:
             self._own_binds.pop(row.uid, None)
         elif row.uid in self._own_binds:  # an event from before our bind
             row = row.on(self._own_binds[row.uid])
+        known = self._pod_rows.get(key)
+        if known is not None and known.uid == row.uid and known.phase == DONE and not known.terminating:
+            row = replace(row, terminating=False)  # it was done before it was deleted
         self._set_pod(key, row)
 
     def _remember(self, row: PodRow) -> None:

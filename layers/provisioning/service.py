@@ -352,7 +352,8 @@ class ProvisioningGate:
             case PutClaimStatus(new, old):
                 await write_status(self._api, self.claims, CLAIMS, new, old)
             case DeleteClaim(old):
-                await self._api.delete(CLAIMS, old.metadata.name, uid=old.metadata.uid)
+                meta = old.metadata
+                await self._api.delete(CLAIMS, meta.name, uid=meta.uid, resource_version=meta.resource_version)
                 self.claims.put_own_write(await self._api.get(CLAIMS, old.metadata.name))
             case _:
                 await patch_tested(self._api, self.nodes, NODES, step.node, node_operations(step))
@@ -485,7 +486,8 @@ class ProvisioningGate:
         except NotFound:
             return
         if node.metadata.labels.get(NODE_CLAIM_LABEL) == name:
-            await self._api.delete(NODES, name, uid=node.metadata.uid)
+            meta = node.metadata
+            await self._api.delete(NODES, name, uid=meta.uid, resource_version=meta.resource_version)
 
 
 def _refusal(claim: NodeClaim, error: LaunchRefused) -> Blocker:

@@ -112,6 +112,7 @@ class QueueGate:
         self._written: dict[str, datetime] = {}
         self._deleting: set[str] = set()
         self._bound_told: set[tuple[str, int]] = set()
+        self._end_told: set[str] = set()
         self._refusals: Counter[str] = Counter()
         self._conflicts: Counter[str] = Counter()
         self._faults: frozenset[tuple[str, str]] = frozenset()
@@ -209,6 +210,7 @@ class QueueGate:
             uid = old.metadata.uid
             self._written.pop(uid, None)
             self._deleting.discard(uid)
+            self._end_told.discard(uid)
             self._left_nothing = {k for k in self._left_nothing if k[0] != uid}
             self._bound_told = {k for k in self._bound_told if k[0] != uid}
             for doubt in (self._in_doubt, self._asked, self._ask_at):
@@ -229,7 +231,14 @@ class QueueGate:
     async def _started(self) -> None:
         """Forget what a former leadership knew, and tell again what may not have been told."""
         self._leading = True
-        for memory in (self._left_nothing, self._in_doubt, self._written, self._deleting, self._bound_told):
+        for memory in (
+            self._left_nothing,
+            self._in_doubt,
+            self._written,
+            self._deleting,
+            self._bound_told,
+            self._end_told,
+        ):
             memory.clear()
         for counted in (self._aside_until, self._refusals, self._conflicts, self._asked, self._ask_at):
             counted.clear()
@@ -391,12 +400,13 @@ class QueueGate:
             case DeleteWorkload(workload):
                 meta = workload.metadata
                 if meta.uid not in self._deleting:
-                    await api.delete(WORKLOADS, meta.name, meta.namespace, uid=meta.uid)
+                    await api.delete(WORKLOADS, meta.name, meta.namespace, meta.uid, meta.resource_version)
                     self._deleting.add(meta.uid)
             case RemoveFinalizer(workload):
-                if workload.metadata.deletion_timestamp:
+                behind = self.pod_groups.get(workload.key), self.capacity_requests.get(workload.key)
+                if workload.metadata.deletion_timestamp and workload.metadata.uid not in self._end_told:
                     # Before: of a Workload that is gone nobody can tell again what this process may not have sent.
-                    behind = self.pod_groups.get(workload.key), self.capacity_requests.get(workload.key)
+                    self._end_told.add(workload.metadata.uid)
                     for span in deleted_spans(workload, *behind, self._clock()):
                         self._runtime.spans.emit(span)
                     await self._runtime.spans.handed_over()

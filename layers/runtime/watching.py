@@ -7,6 +7,7 @@ from the watch, a list, or the gate's own write.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random as random_source
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
@@ -223,6 +224,7 @@ class Watcher(Generic[T]):
         self._api, self._namespace = api, namespace
         self._times = times or WatchTimes()
         self._random = random
+        self._lines = functools.cache(api.meters.watch_events.labels)
         self._version: str | None = None
         self._failures = 0
         self._alive_at: float | None = None
@@ -304,7 +306,7 @@ class Watcher(Generic[T]):
 
     def _take(self, line: bytes) -> None:
         event = self.resource.decode_event(line)
-        self._api.meters.watch_events.labels(self.resource.plural, event.type).inc()
+        self._lines(self.resource.plural, event.type).inc()
         if event.type == "ERROR":
             raise error_of(event.code, b"{}") if event.code else ServerError(0, "WatchError", event.message)
         if event.undecodable is not None:

@@ -1,4 +1,8 @@
-"""Runs schedules: ``python -m layers.simulation --seeds N --first K``, or one from a file with ``--story FILE``."""
+"""Runs schedules: ``python -m layers.simulation --seeds N --first K``, or one from a file with ``--story FILE``.
+
+With ``--checker e2e.checker:differences`` that function looks at the raw objects of each run whenever nobody has
+anything to write, and at the end. It is given by name because it is of no layer and shares no code with them.
+"""
 
 from __future__ import annotations
 
@@ -8,53 +12,80 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 
+from layers.simulation.invariants import Differences, no_differences
 from layers.simulation.runs import Report, run
 from layers.simulation.schedules import SEVEN_OF_EIGHT, Schedule, schedule_of
 from layers.simulation.shrinking import shrunk
+from layers.simulation.summary import Summary
+
+KEPT = Path(".trigate/stories")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 when every schedule passed, 1 otherwise. The last line is ``N passed, N failed``."""
+    """0 when every schedule passed, 1 otherwise. The last line is ``N passed, N failed``.
+
+    The story of every schedule that failed is kept, and the command that plays it again is printed.
+    """
     parser = argparse.ArgumentParser(prog="python -m layers.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="how many schedules")
     parser.add_argument("--first", type=int, default=1, help="the seed of the first one")
     parser.add_argument("--story", type=Path, help="play the schedule in this file instead; first: the main job")
     parser.add_argument("--log", type=Path, help="write the event log of the last schedule there")
     parser.add_argument("--workers", type=int, default=1, help="how many processes play at once")
+    parser.add_argument("--keep", type=Path, default=KEPT, help="the folder for the stories of failures")
     parser.add_argument("--shrink", type=Path, help="write a short story of the first failure there")
+    parser.add_argument(
+        "--checker", type=resolve_name, default=no_differences, help="MODULE:FUNCTION that reckons anew"
+    )
+    parser.add_argument("--verbose", action="store_true", help="a line for every schedule, not only for failures")
     asked = parser.parse_args(arguments)
     if asked.story is not None:
         text = None if str(asked.story) == "first" else asked.story.read_text()
         schedules = [SEVEN_OF_EIGHT if text is None else Schedule.from_json(text)]
     else:
         schedules = [schedule_of(seed) for seed in range(asked.first, asked.first + asked.seeds)]
-    failures: list[Report] = []
-    with reports_of(schedules, asked.workers) as reports:
+    first_failure: Report | None = None
+    summary = Summary()
+    with reports_of(schedules, asked.workers, asked.checker) as reports:
         for report in reports:
-            print(in_a_line(report), flush=True)
+            summary.add(report)
+            if asked.verbose or not report.passed:
+                print(in_a_line(report), flush=True)
             if asked.log is not None:
                 asked.log.write_text("\n".join(report.log) + "\n")
             if not report.passed:
-                failures.append(report)
-                for violation in report.violations[:5]:
-                    print(f"    {violation}", flush=True)
-    if failures and asked.shrink is not None:
-        asked.shrink.write_text(shrunk(failures[0].schedule, failures[0]).to_json() + "\n")
-        print(f"a short story of seed {failures[0].schedule.seed} is in {asked.shrink}", flush=True)
-    print(f"{len(schedules) - len(failures)} passed, {len(failures)} failed")
-    return 1 if failures else 0
+                first_failure = first_failure or report
+                _tell_failure(report, asked.keep, asked.checker)
+    if first_failure is not None and asked.shrink is not None:
+        asked.shrink.write_text(shrunk(first_failure, asked.checker).to_json() + "\n")
+        print(f"a short story of seed {first_failure.schedule.seed} is in {asked.shrink}", flush=True)
+    print("\n".join(summary.lines()))
+    return 1 if summary.failed else 0
+
+
+def _tell_failure(report: Report, folder: Path, differences: Differences) -> None:
+    for violation in report.violations[:5]:
+        print(f"    {violation}")
+    folder.mkdir(parents=True, exist_ok=True)
+    story = folder / f"seed-{report.schedule.seed}.json"
+    story.write_text(report.schedule.to_json() + "\n")
+    checked = "" if differences is no_differences else f" --checker {differences.__module__}:{differences.__name__}"
+    print(f"    again: {sys.executable} -m layers.simulation --story {story}{checked}", flush=True)
 
 
 @contextmanager
-def reports_of(schedules: Sequence[Schedule], workers: int) -> Iterator[Iterable[Report]]:
+def reports_of(schedules: Sequence[Schedule], workers: int, differences: Differences) -> Iterator[Iterable[Report]]:
     """The reports in order, from so many processes at once."""
+    play = partial(run, differences=differences)
     if workers <= 1 or len(schedules) == 1:
-        yield map(run, schedules)
+        yield map(play, schedules)
         return
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        yield pool.map(run, schedules)
+        yield pool.map(play, schedules)
 
 
 def in_a_line(report: Report) -> str:
@@ -62,7 +93,7 @@ def in_a_line(report: Report) -> str:
     s = report.schedule
     return (
         f"{'ok  ' if report.passed else 'FAIL'} seed {s.seed}: {len(s.jobs)} jobs, {len(s.faults)} faults, "
-        f"{report.writes} writes, {report.purchases} purchases, {report.restarts} restarts, "
+        f"{report.events} events, {report.purchases} purchases, {report.restarts} restarts, "
         f"{report.seconds:.0f} s, {report.digest[:12]}"
     )
 

@@ -7,11 +7,16 @@ the same order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 TURNS_AT_ONE_INSTANT = 20_000
@@ -42,6 +47,40 @@ class VirtualClock:
         return lambda: self.now() + timedelta(seconds=seconds)
 
 
+class Process:
+    """What runs as one process on its machine: all tasks and timers that were begun in its `context`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.paused = False
+        self.held: list[asyncio.Handle] = []
+        """What it would have gone on with, had it not stood still."""
+
+    def context(self) -> contextvars.Context:
+        """A context for a task: the task, and what it begins, is this process's."""
+        context = contextvars.copy_context()
+        context.run(_PROCESS.set, self)
+        return context
+
+
+_PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+def running() -> Process | None:
+    """The process whose code this is; None: it belongs to the world outside."""
+    return _PROCESS.get()
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """What is begun in here belongs to no process, whoever asked for it."""
+    token = _PROCESS.set(None)
+    try:
+        yield
+    finally:
+        _PROCESS.reset(token)
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop whose time is a `VirtualClock`.
 
@@ -54,6 +93,39 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._clock_resolution = 1e-9
         self._selector = self
         self._turns = 0
+        self._pausing: list[Process] = []
+        self._paused = 0
+
+    def pause(self, process: Process) -> None:
+        """From the next turn on nothing of the process goes on, as if its machine stood still; time does not wait."""
+        if not process.paused:
+            process.paused = True
+            self._paused += 1
+            self._pausing.append(process)
+
+    def resume(self, process: Process) -> None:
+        """It goes on where it was: first with what was ready, then with all timers that have come due."""
+        if not process.paused:
+            return
+        process.paused = False
+        self._paused -= 1
+        if process in self._pausing:
+            self._pausing.remove(process)
+        held, process.held = process.held, []
+        for handle in held:
+            if isinstance(handle, asyncio.TimerHandle):
+                heapq.heappush(_timers(self), handle)
+            else:
+                _ready(self).append(handle)
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        process = context.get(_PROCESS) if self._paused and context is not None else None
+        if process is not None and process.paused and process not in self._pausing:
+            process.held.append(_ready(self).pop())
+        return handle
 
     def time(self) -> float:
         return self.clock.seconds
@@ -70,16 +142,32 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def select(self, timeout: float | None) -> list[Any]:
         """Instead of waiting ``timeout`` seconds: let exactly the time pass until the next timer."""
+        if self._pausing:
+            self._take_out()
+            return []
         if timeout is None:
             raise NothingLeft("no task can go on and no timer is set")
         if timeout > 0:
             self._turns = 0
-            self.clock.seconds = max(self.clock.seconds, _first(self))
+            self.clock.seconds = max(self.clock.seconds, _timers(self)[0].when())
         else:
             self._turns += 1
             if self._turns > TURNS_AT_ONE_INSTANT:
                 raise Standstill(f"{TURNS_AT_ONE_INSTANT} turns of the loop at {self.clock.seconds} s")
         return []
+
+    def _take_out(self) -> None:
+        """Between two turns: later, what is ready has been counted already."""
+        ready, timers = _ready(self), _timers(self)
+        for process in self._pausing:
+            process.held += [h for h in ready if _process_of(h) is process]
+            process.held += sorted(t for t in timers if _process_of(t) is process)
+        self._pausing.clear()
+        kept = [h for h in ready if not _is_paused(h)]
+        ready.clear()
+        ready.extend(kept)
+        timers[:] = [t for t in timers if not _is_paused(t)]
+        heapq.heapify(timers)
 
     def _process_events(self, event_list: list[Any]) -> None:
         """There are none."""
@@ -88,9 +176,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Nobody sleeps who would have to be woken."""
 
 
-def _first(loop: VirtualLoop) -> float:
-    scheduled: list[asyncio.TimerHandle] = loop._scheduled  # type: ignore[attr-defined]  # private to BaseEventLoop
-    return scheduled[0].when()
+def _timers(loop: VirtualLoop) -> list[asyncio.TimerHandle]:
+    return loop._scheduled  # type: ignore[attr-defined,no-any-return]  # private to BaseEventLoop
+
+
+def _ready(loop: VirtualLoop) -> deque[asyncio.Handle]:
+    return loop._ready  # type: ignore[attr-defined,no-any-return]  # private to BaseEventLoop
+
+
+def _process_of(handle: asyncio.Handle) -> Process | None:
+    return handle._context.get(_PROCESS)  # type: ignore[attr-defined,no-any-return]  # private to Handle
+
+
+def _is_paused(handle: asyncio.Handle) -> bool:
+    process = _process_of(handle)
+    return process is not None and process.paused
 
 
 def run(main: Coroutine[Any, Any, T], clock: VirtualClock | None = None) -> T:

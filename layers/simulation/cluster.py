@@ -36,9 +36,16 @@ class Cluster:
 
     def __init__(self, server: MemoryServer) -> None:
         self.server, self.store = server, server.store
+        self._listeners: list[Callable[[Change], None]] = []
+        self.store.listen(self._tell)
 
     def listen(self, on_change: Callable[[Change], None]) -> None:
-        self.store.listen(lambda event: on_change(Change.of(event)))
+        self._listeners.append(on_change)
+
+    def _tell(self, event: Event) -> None:
+        change = Change.of(event)
+        for on_change in self._listeners:
+            on_change(change)
 
     def now(self) -> datetime:
         return self.store.clock.now()

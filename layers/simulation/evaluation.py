@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -21,23 +22,27 @@ from layers.runtime.tracing import SpanSink
 from layers.simulation.server import MemoryServer
 
 
-def fresh_steps(server: MemoryServer, now: datetime) -> list[str]:
-    """The steps that the three gates would take on the store as it is, a sentence each. Nothing is written."""
+def fresh_steps(server: MemoryServer, clocks: Mapping[str, Callable[[], datetime]]) -> list[str]:
+    """The steps that the three gates would take on the store as it is, a sentence each. Nothing is written.
+
+    ``clocks``: gate → the date on the machine where it works. Each judges by its own, and none has to agree.
+    """
 
     def runtime(name: str) -> Runtime:
         meters = Meters()
         api = Api(server.transport("nobody"), meters=meters)
         return Runtime(name, api, Settings(), SpanSink((), meters), meters, Health(), "fresh")
 
-    queue = QueueGate(runtime("queue"), lambda: now)
-    gang = GangGate(runtime("gang"), lambda: now)
-    provisioning = ProvisioningGate(runtime("provisioning"), lambda: now)
+    now = {gate: clock() for gate, clock in clocks.items()}
+    queue = QueueGate(runtime("queue"), clocks["queue"])
+    gang = GangGate(runtime("gang"), clocks["gang"])
+    provisioning = ProvisioningGate(runtime("provisioning"), clocks["provisioning"])
     for gate in (queue.gate(), gang.gate(), provisioning.gate()):
         _fill(gate, server)
     # The gates' own way to a snapshot, without a pass: there is no other that says what a pass would see.
-    steps: list[Any] = [*decide_queue(queue._snapshot(now), now).steps]
-    steps += decide_gang(gang.snapshot(now), now).steps
-    steps += decide_provisioning(provisioning._snapshot(), now).steps
+    steps: list[Any] = [*decide_queue(queue._snapshot(now["queue"]), now["queue"]).steps]
+    steps += decide_gang(gang.snapshot(now["gang"]), now["gang"]).steps
+    steps += decide_provisioning(provisioning._snapshot(), now["provisioning"]).steps
     return [_said(step) for step in steps if not isinstance(step, ReadRemains)]
 
 

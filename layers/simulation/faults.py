@@ -8,20 +8,17 @@ refused call was not carried out, and of a call without an answer nobody knows w
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
-from layers.runtime.errors import NotSent, Unreachable
-from layers.runtime.transport import Request, Response, Transport
+from layers.runtime.transport import Request, Response
+from layers.simulation.network import NONE, MemoryTransport, Trouble
+from layers.simulation.server import MemoryServer
 
 SHORTEST_TRIP, LONGEST_TRIP = 0.0005, 0.004
 """Seconds of one way over the network."""
-LATEST = 40.0
-"""Seconds by which a write may arrive after its sender gave up on it."""
 
 
 class What(StrEnum):
@@ -33,6 +30,9 @@ class What(StrEnum):
     """It ends as it is about to make a call, which is not made."""
     CRASH_AFTER = "crash-after"
     """It ends when a call has been carried out and before it hears of it."""
+    PAUSED = "paused"
+    """The process stands still for ``seconds`` with a call under way: what it has sent stays in its machine, what it is
+    told is not heard, its timers wait. Then all goes on at once, whatever another has done meanwhile."""
     REFUSED = "refused"
     """No connection: the call is not made."""
     CONFLICT = "conflict"
@@ -77,6 +77,12 @@ class What(StrEnum):
     """Machines launched within the next ``seconds`` are never heard of: the cloud lied."""
     NO_DEVICES = "no-devices"
     """For ``seconds`` no node advertises its GPUs."""
+    FEWER_GPUS = "fewer-gpus"
+    """Machines that register within the next ``seconds`` show one GPU less than they were bought with, until then."""
+    UNHEARD_LAUNCH = "unheard-launch"
+    """For ``seconds`` the cloud refuses launches and makes the machines all the same: they register by themselves."""
+    MACHINE_GONE = "machine-gone"
+    """A bought node's machine vanishes; its Node stays for ``seconds`` and only falls silent."""
     INTRUDER = "intruder"
     """Another scheduler's pod takes ``count`` GPUs of a node for ``seconds``, holds or not."""
     CORDON = "cordon"
@@ -93,6 +99,7 @@ CALLS = frozenset(
     {
         What.CRASH_BEFORE,
         What.CRASH_AFTER,
+        What.PAUSED,
         What.REFUSED,
         What.CONFLICT,
         What.TOO_MANY,
@@ -128,26 +135,23 @@ class Fault:
     """A fault of a call: strikes a write (True) or a read."""
 
 
-class Line:
-    """One process's connection to the API server. When it is cut, nothing of that process arrives any more."""
+class Line(MemoryTransport):
+    """One process's connection to the API server, with what goes wrong on it."""
 
     def __init__(
         self,
-        inner: Transport,
+        server: MemoryServer,
+        user: str,
         delays: random.Random,
         crash: Callable[[float], None],
+        pause: Callable[[float], None],
         struck: Callable[[Fault, Request], None],
     ) -> None:
-        self._inner, self._random, self._crash, self._struck = inner, delays, crash, struck
+        super().__init__(server.network, user, lambda: delays.uniform(SHORTEST_TRIP, LONGEST_TRIP))
+        self._crash, self._pause, self._struck = crash, pause, struck
         self._armed: list[Fault] = []
-        self._lagging: dict[str, float] = {}
+        self._silent_until: dict[str, float] = {}
         self._partitioned_until = 0.0
-        self._open: dict[int, asyncio.Timeout] = {}
-        """Watches that wait for a line, in the order in which they began to."""
-        self._late: set[asyncio.Task[None]] = set()
-        self.cut = False
-        self.under_way = 0
-        """Calls that wait for their answer."""
 
     def arm(self, fault: Fault) -> None:
         """Have the fault strike the next call that it is meant for."""
@@ -156,121 +160,67 @@ class Line:
     def take_over(self, former: Line) -> None:
         """What was armed against the former process strikes this one; the network is no better."""
         self._armed, former._armed = former._armed, []
-        self._lagging, self._partitioned_until = former._lagging, former._partitioned_until
+        self._silent_until, self._partitioned_until = former._silent_until, former._partitioned_until
 
     def disarm(self) -> None:
         """From now on the network is well."""
         self._armed.clear()
-        self._lagging.clear()
+        self._silent_until.clear()
         self._partitioned_until = 0.0
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether something is kept from the process."""
+        return max(self._partitioned_until, *self._silent_until.values(), 0.0) > asyncio.get_running_loop().time()
+
     def lag(self, kind: str, seconds: float) -> None:
-        self._lagging[kind] = asyncio.get_running_loop().time() + seconds
+        self._silent_until[kind] = asyncio.get_running_loop().time() + seconds
 
     def partition(self, seconds: float) -> None:
         self._partitioned_until = asyncio.get_running_loop().time() + seconds
         self.drop()
 
-    def drop(self) -> None:
-        """Break every watch."""
-        now = asyncio.get_running_loop().time()
-        for broken in self._open.values():
-            broken.reschedule(now)
+    def silent_until(self, plural: str) -> float:
+        return self._silent_until.get(plural, 0.0)
 
-    async def send(self, request: Request) -> Response:
-        self.under_way += 1
-        try:
-            return await self._send(request)
-        finally:
-            self.under_way -= 1
+    def trouble(self, request: Request) -> Trouble:
+        """What strikes the call; a partition keeps it from arriving. Watches are struck by partitions only."""
+        fault = None if request.params.get("watch") else self._strikes(request)
+        if fault is not None and fault.what is What.CRASH_BEFORE:
+            self._crash(fault.seconds)
+            return Trouble(lost="request")
+        apart = self._partitioned_until - asyncio.get_running_loop().time()
+        if apart > 0:
+            return Trouble(lost="request", breaks=True, before=apart)
+        return NONE if fault is None else self._trouble_of(fault, request)
 
-    async def _send(self, request: Request) -> Response:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        fault = self._strikes(request)
-        what = fault.what if fault else None
-        if self.cut:
-            raise NotSent("the process is gone")
-        if fault is not None and what is What.CRASH_BEFORE:
-            await self._die(fault)
-        if self._partitioned_until > began:
-            await asyncio.sleep(min(request.timeout, self._partitioned_until - began))
-            raise Unreachable(f"{request.method} {request.path}: the network is partitioned")
-        await self._trip()
-        match what:
+    def _trouble_of(self, fault: Fault, request: Request) -> Trouble:
+        match fault.what:
+            case What.CRASH_AFTER:
+                return Trouble(lost="answer", done=lambda: self._crash(fault.seconds))
             case What.REFUSED:
-                raise NotSent(f"{request.method} {request.path}: connection refused")
+                return Trouble(unsent=True)
             case What.LOST:
-                raise Unreachable(f"{request.method} {request.path}: connection reset")
+                return Trouble(lost="request", breaks=True)
             case What.CONFLICT:
-                return _says(409, "Conflict", "the object has been modified")
+                return Trouble(status=409, reason="Conflict")
             case What.TOO_MANY:
-                return replace(_says(429, "TooManyRequests", "too many requests"), retry_after="1")
+                return Trouble(status=429, reason="TooManyRequests", retry_after=1)
             case What.SERVER_ERROR:
-                return _says(500, "InternalError", "etcdserver: leader changed")
-            case What.LATE:
-                assert fault is not None
-                self._late.add(task := asyncio.ensure_future(self._arrive(request, request.timeout + fault.seconds)))
-                task.add_done_callback(self._late.discard)
-                await asyncio.sleep(request.timeout)
-                raise Unreachable(f"{request.method} {request.path}: no answer in {request.timeout} s")
-        if self.cut:
-            raise NotSent("the process is gone")
-        response = await self._inner.send(request)
-        if fault is not None and what is What.CRASH_AFTER:
-            await self._die(fault)
-        match what:
-            case What.UNANSWERED:
-                raise Unreachable(f"{request.method} {request.path}: connection reset")
+                return Trouble(status=500)
+            case What.PAUSED:
+                self._pause(fault.seconds)  # from the next turn on: the request is on its way out then
+                return NONE
             case What.FAILED_AFTER:
-                return Response(502, b"<html>bad gateway</html>")
+                return Trouble(garbled=Response(502, b"<html>bad gateway</html>"))
+            case What.UNANSWERED:
+                return Trouble(lost="answer", breaks=True)
             case What.TIMED_OUT:
-                await asyncio.sleep(max(0.0, request.timeout - (loop.time() - began)))
-                raise Unreachable(f"{request.method} {request.path}: no answer in {request.timeout} s")
-        await self._trip()
-        if self.cut:
-            raise NotSent("the process is gone")
-        return response
-
-    async def stream(self, request: Request) -> AsyncGenerator[bytes, None]:
-        loop = asyncio.get_running_loop()
-        kind = request.path.rsplit("/", 1)[-1]
-        if self.cut:
-            raise NotSent("the process is gone")
-        if self._partitioned_until > loop.time():
-            await asyncio.sleep(min(request.timeout, self._partitioned_until - loop.time()))
-            raise Unreachable(f"watch of {kind}: the network is partitioned")
-        await self._trip()
-        async with aclosing(self._inner.stream(request)) as lines:
-            while True:
-                try:
-                    async with asyncio.timeout(None) as broken:
-                        self._open[id(broken)] = broken
-                        line = await anext(lines)
-                        while (behind := self._lagging.get(kind, 0.0) - loop.time()) > 0:  # noqa: ASYNC110  # may grow
-                            await asyncio.sleep(behind)
-                except StopAsyncIteration:
-                    return
-                except TimeoutError as error:
-                    raise Unreachable(f"watch of {kind}: connection reset") from error
-                finally:
-                    self._open.pop(id(broken), None)
-                yield line
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    async def _trip(self) -> None:
-        await asyncio.sleep(self._random.uniform(SHORTEST_TRIP, LONGEST_TRIP))
-
-    async def _arrive(self, request: Request, seconds: float) -> None:
-        """A request outlives its process: the network delivers it all the same."""
-        await asyncio.sleep(seconds)
-        await self._inner.send(request)
-
-    async def _die(self, fault: Fault) -> None:
-        self._crash(fault.seconds)
-        await asyncio.get_running_loop().create_future()
+                return Trouble(lost="answer")
+            case What.LATE:
+                return Trouble(before=request.timeout + fault.seconds)
+            case _:
+                raise ValueError(f"{fault.what} does not strike a call")
 
     def _strikes(self, request: Request) -> Fault | None:
         for i, fault in enumerate(self._armed):
@@ -278,8 +228,3 @@ class Line:
                 self._struck(fault, request)
                 return self._armed.pop(i)
         return None
-
-
-def _says(status: int, reason: str, message: str) -> Response:
-    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status, "reason": reason}
-    return Response(status, json.dumps({**body, "message": message}).encode())

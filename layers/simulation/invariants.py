@@ -6,21 +6,34 @@ The witness keeps its own account from the writes alone: it asks no gate, and co
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from contracts.conditions import is_true
 from contracts.kinds import CapacityRequest, ClusterQueue, NodeClaim, PodGroup, Workload
-from contracts.kinds.capacity import LAUNCHED
+from contracts.kinds.capacity import LAUNCHED, CapacityState
+from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.workload import ChargeCause, WorkloadState
 from contracts.mirrors import PodSpec
-from contracts.names import ATTEMPT_LABEL, GPU, NODE_CLAIM_LABEL, POD_SET_LABEL, WORKLOAD_LABEL
+from contracts.names import (
+    ATTEMPT_LABEL,
+    GPU,
+    NODE_CLAIM_LABEL,
+    POD_SET_LABEL,
+    SCHEDULER_NAME,
+    SYSTEM_NAMESPACE,
+    WORKLOAD_LABEL,
+)
 from contracts.quantities import parse, parse_resources
 from contracts.requests import pod_requests
-from contracts.traces import root_span_id, trace_id
+from layers.runtime.transport import Request, Response
+from layers.simulation import traces
+from layers.simulation.clock import running
 from layers.simulation.cluster import Change, Json, is_over, owner_uid
 from layers.simulation.evaluation import fresh_steps
+from layers.simulation.faults import What
 from layers.simulation.schedules import GATES
 
 if TYPE_CHECKING:
@@ -30,6 +43,9 @@ PARTIAL_BOUND = 420.0
 """Seconds for which some and not all members of a gang may be on nodes: a silent node's pods stay for five minutes."""
 WORDLESS_BOUND = 30.0
 """Seconds for which a Workload may wait without a verdict, once all is calm."""
+OWNERLESS_BOUND = 60.0
+"""Seconds for which a node or a claim may be there for nobody while the provisioner is at work: it asks a write that
+the server refuses again after as long."""
 ATTEMPTS_AFTER_CALM = 6
 """Attempts that a gang may need once all is calm."""
 REST = 8.0
@@ -42,11 +58,20 @@ _KINDS: dict[str, Any] = {
 }
 
 
-class Witness:
-    """Sees every write of one world."""
+Differences = Callable[[Mapping[str, list[Json]]], Sequence[str]]
+"""From the raw objects by kind to what they do not bear out of their own statuses."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+
+def no_differences(objects: Mapping[str, list[Json]]) -> Sequence[str]:
+    """Nobody looks."""
+    return ()
+
+
+class Witness:
+    """Sees every write of one world. ``differences`` are asked for when nobody has anything to write."""
+
+    def __init__(self, world: World, differences: Differences = no_differences) -> None:
+        self._world, self._differences = world, differences
         self._objects: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
         self._pods: dict[str, Json] = {}
         """Pods on nodes, by key; those that have ended among them."""
@@ -62,17 +87,32 @@ class Witness:
         self._attempts: dict[str, tuple[str, int]] = {}
         """Workload uid → its key and the highest attempt that was written."""
         self._ended: set[tuple[str, int]] = set()
-        self._first_at_ends: set[str] = set()
+        self._answered_for: set[tuple[str, int, ChargeCause]] = set()
+        """Workload key, reservation, cause: what was placed or planned at some time."""
+        self._places: set[tuple[str, int, str]] = set()
+        """Workload key, attempt, node: where members were to be bound, as it was written at some time."""
+        self._intents: set[tuple[str, str]] = set()
+        """CapacityRequest key, claim: what was to be bought, as it was written at some time."""
+        self._bought: dict[str, str] = {}
+        """Node → the claim that it was bought under."""
+        self._ownerless_since: dict[str, float] = {}
         self._is_calm = False
         self._last_write, self._confirmed_at = 0.0, -1.0
-        self.purchases = 0
+        self.purchases = self.events = self.checks = 0
         world.cluster.listen(self._write)
+        world.server.network.answered = self._answered
+
+    @property
+    def gangs(self) -> int:
+        """How many Workloads there have been."""
+        return len(self._attempts)
 
     def logged(self, level: str, entry: Json) -> None:
         """A gate's log entry: an error that nobody foresaw is a fault of the gate."""
+        if level in ("debug", "info"):
+            return
         said = " ".join(f"{k}={entry[k]}" for k in sorted(entry) if k not in ("exc_info", "event"))
-        if level in ("warning", "error", "critical"):
-            self._world.log.add(f"log {level} {entry.get('event')} {said}")
+        self._world.log.add(f"log {level} {entry.get('event')} {said}")
         if entry.get("event") == "reconcile.failed" and not str(entry.get("error")).startswith(_EXPECTED):
             self._world.fail(f"a pass failed: {said}")
         if entry.get("event") == "object.skipped":
@@ -89,19 +129,39 @@ class Witness:
         for uid, (_, attempt) in self._attempts.items():
             self._attempt_at_calm[uid] = attempt
 
+    # ---- after every call --------------------------------------------------------------------------------------------
+
+    def _answered(self, request: Request, response: Response) -> None:
+        """Of one gate only one writes. A deletion may come late if it names the version that it was decided on."""
+        process = running()
+        if process is None or request.method == "GET" or response.status >= 300 or "/leases" in request.path:
+            return
+        gate = process.name.split("-")[0]
+        lease = self._world.cluster.get("leases", f"trigate-{gate}", SYSTEM_NAMESPACE) or {}
+        holder = (lease.get("spec") or {}).get("holderIdentity")
+        guarded = request.method == "DELETE" and b'"resourceVersion"' in (request.body or b"")
+        if holder and holder != process.name and not guarded:
+            said = f"{request.method} {request.path}"
+            self._world.fail(f"{process.name} wrote {said} while {holder} holds the Lease")
+
     # ---- after every write -------------------------------------------------------------------------------------------
 
     def _write(self, change: Change) -> None:
         if change.plural != "leases":
             self._last_write = self._world.clock.seconds
+            self.events += 1
         if change.plural in _KINDS:
             self._kind_changed(change)
         elif change.plural == "pods":
             self._pod_changed(change)
         elif change.plural == "nodes":
+            claim = (change.object["metadata"].get("labels") or {}).get(NODE_CLAIM_LABEL)
             if change.type == "DELETED":
                 self._room.pop(change.key, None)
+                self._bought.pop(change.key, None)
             else:
+                if claim:
+                    self._bought[change.key] = claim
                 self._room[change.key] = parse_resources((change.object.get("status") or {}).get("allocatable") or {})
 
     def _kind_changed(self, change: Change) -> None:
@@ -114,16 +174,31 @@ class Witness:
             case "workloads":
                 self._workload_changed(change.key, old, new)
             case "podgroups":
+                if new is not None and new.state is PodGroupState.PLACED:
+                    self._answered_for.add((change.key, new.status.reservation, ChargeCause.PLACED))
+                if new is not None:
+                    self._places |= {(change.key, new.status.attempt, share.node) for share in new.status.hold}
                 for node in {s.node for g in (old, new) if g for s in g.status.hold}:
                     self._check_node(node)
+            case "capacityrequests" if new is not None:
+                if new.state is CapacityState.PLANNED:
+                    self._answered_for.add((change.key, new.status.reservation, ChargeCause.PLANNED))
+                if new.in_flight:
+                    self._intents |= {(change.key, node.claim) for node in new.status.plan}
             case "nodeclaims" if new is not None:
-                self.purchases += old is None
+                if old is None:
+                    self.purchases += 1
+                    self._check_limit(new)
+                    owner = new.spec.owner
+                    if (f"{owner.namespace}/{owner.capacity_request}", change.key) not in self._intents:
+                        self._world.fail(f"{change.key} is made, and nobody has written that it is to be")
                 if is_true(new.status.conditions, LAUNCHED) and not (old and is_true(old.status.conditions, LAUNCHED)):
                     self._check_purchase(new)
 
     def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
         workload = new or old
         assert workload is not None
+        self.checks += 1
         uid, attempt = workload.metadata.uid, workload.status.attempt
         self._attempts[uid] = key, max(attempt, self._attempts.get(uid, (key, 0))[1])
         if attempt and (new is None or new.state is WorkloadState.ENDING):
@@ -131,16 +206,30 @@ class Witness:
         if self._is_calm and attempt - self._attempt_at_calm.get(uid, 0) > ATTEMPTS_AFTER_CALM:
             self._world.fail(f"{key} is evicted again and again: attempt {attempt}, {_words(workload)}")
         if old is not None and old.charge_cause and (new is None or not new.charge_cause):
-            left = [k for k, p in self._pods.items() if _is_member(p, key, attempt) and not is_over(p)]
-            if left and old.status.attempt == attempt:
+            left = [k for k, p in self._pods.items() if _is_member(p, key, old.status.attempt) and not is_over(p)]
+            if left:
                 self._world.fail(f"the charge of {key} ended while {len(left)} pods of it are on nodes")
             request = self._objects["capacityrequests"].get(key)
             if request is not None and request.in_flight and request.status.reservation == old.status.reservation:
                 self._world.fail(f"the charge of {key} ended while its purchase is {request.state.value}")
         if new is not None and new.charge_cause and not (old and old.charge_cause):
             self._check_quota(key)
+            if (key, new.status.reservation, new.charge_cause) not in self._answered_for and new.size:
+                what, number = f"{new.charge_cause}".lower(), new.status.reservation
+                self._world.fail(f"{key} is charged as {what} for reservation {number}, which was never {what}")
+
+    def _check_limit(self, claim: NodeClaim) -> None:
+        """No pool ever has more nodes than it may: limits are raised here, never lowered."""
+        pool = self._world.cluster.get("nodepools", claim.spec.node_pool) or {"spec": {}}
+        limit = (pool["spec"].get("limits") or {}).get("nodes")
+        count = sum(c.spec.node_pool == claim.spec.node_pool for c in self._objects["nodeclaims"].values())
+        if limit is not None and count > parse(str(limit), "nodes"):
+            self._world.fail(
+                f"{claim.metadata.name} is node {count} of pool {claim.spec.node_pool}, allowed are {limit}"
+            )
 
     def _check_purchase(self, claim: NodeClaim) -> None:
+        self.checks += 1
         owner = claim.spec.owner
         key = f"{owner.namespace}/{owner.capacity_request}"
         workload = self._objects["workloads"].get(key)
@@ -164,17 +253,29 @@ class Witness:
         if before is None and node and change.type != "DELETED":
             self._check_node(node)
             self._check_running(pod)
+            self._check_place(change.key, pod)
         workload = (pod["metadata"].get("labels") or {}).get(WORKLOAD_LABEL)
-        if workload and (pod.get("status") or {}).get("phase") == "Succeeded":
+        ended_well = (pod.get("status") or {}).get("phase") == "Succeeded"
+        if workload and ended_well and not pod["metadata"].get("deletionTimestamp"):
             self._succeeded[f"{pod['metadata']['namespace']}/{workload}"].add(pod["metadata"]["uid"])
         if workload:
             self._check_whole(f"{pod['metadata']['namespace']}/{workload}")
+
+    def _check_place(self, name: str, pod: Json) -> None:
+        """A member is bound to where a place was written for it, so that a crash leaves nothing that nobody knows."""
+        labels, node = pod["metadata"].get("labels") or {}, pod["spec"]["nodeName"]
+        if WORKLOAD_LABEL not in labels or pod["spec"].get("schedulerName") != SCHEDULER_NAME:
+            return
+        key = f"{pod['metadata']['namespace']}/{labels[WORKLOAD_LABEL]}"
+        if (key, int(labels[ATTEMPT_LABEL]), node) not in self._places:
+            self._world.fail(f"{name} is bound to {node}, where no place was written for it")
 
     def _check_whole(self, key: str) -> None:
         """All members on nodes, or none, or on the way from one to the other."""
         workload = self._objects["workloads"].get(key)
         if workload is None:
             return
+        self.checks += 1
         by_attempt: Counter[int] = Counter()
         live: Counter[int] = Counter()
         for pod in self._pods.values():
@@ -197,6 +298,7 @@ class Witness:
         room = self._room.get(node)
         if room is None or node in self._disturbed or node in self._world.kubelets.silent:
             return
+        self.checks += 1
         taken: Counter[str] = Counter()
         for key in self._on_node[node]:
             pod = self._pods[key]
@@ -241,6 +343,7 @@ class Witness:
 
     def _check_quota(self, key: str) -> None:
         """Charged quota never exceeds what the queue has."""
+        self.checks += 1
         charged: dict[str, Counter[str]] = defaultdict(Counter)
         for workload in self._objects["workloads"].values():
             if workload.charge_cause and workload.status.admission:
@@ -257,6 +360,7 @@ class Witness:
         """What runs never exceeds the quota, whoever is charged for it."""
         if WORKLOAD_LABEL not in (pod["metadata"].get("labels") or {}):
             return
+        self.checks += 1
         running: Counter[str] = Counter()
         for one in self._pods.values():
             labels = one["metadata"].get("labels") or {}
@@ -295,24 +399,63 @@ class Witness:
 
     def look(self) -> None:
         """What may last for a moment only."""
+        self.checks += 1
         now = self._world.clock.seconds
         for (key, attempt), since in list(self._partial_since.items()):
             if now - since > PARTIAL_BOUND:
                 self._world.fail(f"attempt {attempt} of {key} runs in part for {now - since:.0f} s")
                 del self._partial_since[key, attempt]
-        leading = {r.gate for r in self._world.replicas if r.is_leading()}
+        leading = {r.gate: r.clock for r in self._world.replicas if r.is_leading()}
         waiting = any(r.line is not None and r.line.under_way for r in self._world.replicas)
         if len(leading) < len(GATES) or waiting:
             self._last_write = now  # whoever takes over, or waits for an answer, has not looked yet
-        if self._is_calm and now - self._last_write > REST and self._confirmed_at != self._last_write:
+        if any(r.line is not None and r.line.is_blind for r in self._world.replicas):
+            self._last_write = now  # nor has one who is not told
+        if now - self._last_write > REST and self._confirmed_at != self._last_write:
             self._confirmed_at = self._last_write
-            for step in fresh_steps(self._world.server, self._world.clock.now()):
+            self.checks += 1
+            for step in fresh_steps(self._world.server, leading):
                 self._world.fail(f"at rest a gate that had just been started would write {step}")
-        for key, workload in self._objects["workloads"].items():
-            if workload.status.verdict is not None or not self._is_calm:
-                self._wordless_since.pop(key, None)
-            elif now - self._wordless_since.setdefault(key, now) > WORDLESS_BOUND:
-                self._world.fail(f"{key} waits without a word")
+            for difference in self.differences():
+                self._world.fail(f"at rest {difference}")
+        wordless = {f"{type(one).__name__} {k}" for k, one in self._waiting() if one.status.verdict is None}
+        for one in _lasting(self._wordless_since, wordless if self._is_calm else set(), now, WORDLESS_BOUND):
+            self._world.fail(f"{one} waits without a word")
+        at_work = "provisioning" in leading and not any(r.line and r.line.is_blind for r in self._world.replicas)
+        ownerless = dict(self._ownerless()) if at_work else {}
+        for one in _lasting(self._ownerless_since, set(ownerless), now, OWNERLESS_BOUND):
+            self._world.fail(f"{one} {ownerless[one]}")
+
+    def _waiting(self) -> Iterator[tuple[str, Any]]:
+        """All that owes an answer."""
+        yield from self._objects["workloads"].items()
+        for key, group in self._objects["podgroups"].items():
+            if group.state not in (PodGroupState.NONE, PodGroupState.OFF):
+                yield key, group
+        for key, request in self._objects["capacityrequests"].items():
+            if request.state is not CapacityState.NONE:
+                yield key, request
+
+    def _ownerless(self) -> Iterator[tuple[str, str]]:
+        """Nodes that nobody has bought, and claims that are kept for nobody, each with why."""
+        claims = self._objects["nodeclaims"]
+        for node, claim in self._bought.items():
+            if claim not in claims:
+                yield f"Node {node}", f"was bought under the claim {claim}, which is gone"
+        for name, claim in claims.items():
+            if not claim.held or claim.metadata.deletion_timestamp:
+                continue
+            owner = claim.spec.owner
+            request = self._objects["capacityrequests"].get(f"{owner.namespace}/{owner.capacity_request}")
+            if request is None or request.status.reservation != owner.reservation:
+                yield f"NodeClaim {name}", "is kept for a purchase that is gone"
+            elif request.state in (CapacityState.FAILED, CapacityState.RELEASED):
+                yield f"NodeClaim {name}", f"is kept for a purchase that is {request.state}"
+
+    def differences(self) -> list[str]:
+        """What the accountant from outside finds now."""
+        tables = self._world.server.store.tables.values()
+        return list(self._differences({t.kind: self._world.cluster.list(t.plural) for t in tables}))
 
     # ---- at the end --------------------------------------------------------------------------------------------------
 
@@ -327,6 +470,7 @@ class Witness:
 
     def left_over(self) -> list[str]:
         """What should be gone once all Jobs are over."""
+        self.checks += 1
         found = [f"NodeClaim {k}" for k in self._objects["nodeclaims"]]
         for node in self._world.cluster.list("nodes"):
             meta = node["metadata"]
@@ -340,8 +484,7 @@ class Witness:
         for key, workload in self._objects["workloads"].items():
             if workload.charge_cause:
                 found.append(f"Workload {key} with a charge")
-        found += self._wrong_counts()
-        return found
+        return [*found, *self._wrong_counts(), *self.differences()]
 
     def _wrong_counts(self) -> list[str]:
         """The gates' own ledgers against the world."""
@@ -360,31 +503,23 @@ class Witness:
 
     def left_of_jobs(self) -> list[str]:
         """What should be gone with its Job."""
+        self.checks += 1
         found = [f"{kind} {key}" for kind, known in self._objects.items() for key in known]
         found += [f"Job {j['metadata']['name']}" for j in self._world.cluster.list("jobs")]
         found += [f"Pod {p['metadata']['name']}" for p in self._world.cluster.list("pods") if owner_uid(p)]
-        return found
+        return [*found, *self.differences()]
 
     def finish(self) -> None:
-        """Traces: one root per ended attempt, the same span under the same id, nothing without its root."""
+        """Traces, once all is told."""
         for replica in self._world.replicas:
             replica.collect_spans()
-        by_id: dict[str, Any] = {}
-        for span in self._world.spans:
-            known = by_id.setdefault(span.span_id, span)
-            if (known.trace_id, known.name, known.start) != (span.trace_id, span.name, span.start):
-                self._world.fail(f"two spans have the id {span.span_id}: {known.name} and {span.name}")
         if self._world.violations:
             return
-        roots = {s.trace_id for s in by_id.values() if s.parent_id is None}
-        for uid, attempt in sorted(self._ended):
-            trace = trace_id(uid, attempt)
-            if trace not in roots:
-                self._world.fail(f"attempt {attempt} of {self._attempts[uid][0]} has no root span")
-            parent = root_span_id(uid, attempt)
-            for span in by_id.values():
-                if span.trace_id == trace and span.parent_id not in (None, parent):
-                    self._world.fail(f"the span {span.name} of attempt {attempt} hangs under {span.parent_id}")
+        self.checks += len(self._ended)
+        ended = {(uid, attempt): self._attempts[uid][0] for uid, attempt in self._ended}
+        skews = [abs(f.seconds) for f in self._world.schedule.faults if f.what is What.SKEW]
+        for flaw in traces.flaws(self._world.spans, ended, max(skews, default=0.0)):
+            self._world.fail(flaw)
 
 
 _EXPECTED = (
@@ -398,6 +533,13 @@ _EXPECTED = (
     "Forbidden",
 )
 """Errors that a pass may end with when the API server fails: it is repeated."""
+
+
+def _lasting(since: dict[str, float], now_so: Collection[str], now: float, bound: float) -> list[str]:
+    """What has been so for longer than ``bound`` seconds; ``since`` is kept up to date."""
+    for one in since.keys() - now_so:
+        del since[one]
+    return sorted(one for one in now_so if now - since.setdefault(one, now) > bound)
 
 
 def _is_member(pod: Json, key: str, attempt: int | None = None) -> bool:

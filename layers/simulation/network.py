@@ -13,6 +13,7 @@ import msgspec
 
 from layers.runtime.errors import NotSent, Unreachable, error_of
 from layers.runtime.transport import Request, Response
+from layers.simulation.clock import outside
 from layers.simulation.refusing import Refused
 from layers.simulation.selecting import BadSelector, Selector, fields_match, matches
 from layers.simulation.storage import Event, Json, Store, Table, line_of
@@ -26,13 +27,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
-class Fault:
+class Trouble:
     """What happens to one call, or to one watch from its opening to its end. The parts may be combined.
 
     ``status`` with ``reason``: the server refuses, nothing is done. ``unsent``: no connection, nothing is done.
     ``lost``: the ``"request"`` never comes to the server, or the ``"answer"`` to what it has done never comes back;
-    the client notices at its timeout, or at once if the connection ``breaks``. ``before`` and ``after``: seconds on the
-    way there and back, in addition to the latency; the client gives up at its timeout, the server goes on.
+    the client notices at its timeout, or at once if the connection ``breaks``. ``garbled``: what comes back instead of
+    the answer to what was done. ``done``: called at the moment at which the server has answered.
+    ``before`` and ``after``: seconds on the way there and back, in addition to the latency; the client gives up at its
+    timeout, the server goes on.
     Of a watch: ``cut_after`` seconds the connection breaks; each line comes ``late`` seconds after its change.
     """
 
@@ -42,14 +45,16 @@ class Fault:
     unsent: bool = False
     lost: Literal["", "request", "answer"] = ""
     breaks: bool = False
+    garbled: Response | None = None
+    done: Callable[[], None] | None = None
     before: float = 0.0
     after: float = 0.0
     cut_after: float | None = None
     late: float = 0.0
 
 
-NONE = Fault()
-Disturb = Callable[[Request, str], Fault | None]
+NONE = Trouble()
+Disturb = Callable[[Request, str], Trouble | None]
 
 
 class Server(Protocol):
@@ -67,13 +72,15 @@ class Network:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.disturb: Disturb = lambda request, user: None
+        self.answered: Callable[[Request, Response], None] = lambda request, response: None
+        """Told of each answer at the moment of the act, in the context of who asked."""
         self.latency: Callable[[], float] = lambda: 0.0
         self._watches: dict[str, list[Watch]] = defaultdict(list)
         server.store.listen(self._committed)
 
     def watches(self, user: str | None = None) -> list[Watch]:
         """The open watches, of one user or all."""
-        return [w for of_kind in self._watches.values() for w in of_kind if user in (None, w.user)]
+        return [w for of_kind in self._watches.values() for w in of_kind if user in (None, w.transport.user)]
 
     def cut_watches(self, user: str | None = None) -> int:
         """Break every open watch of the user, or all. What was not delivered yet is not delivered."""
@@ -94,15 +101,37 @@ class Network:
 
 
 class MemoryTransport:
-    """One client's way to the server, as one user."""
+    """One process's way to the server, as one user. ``latency``: its own seconds one way, None: the network's."""
 
-    def __init__(self, network: Network, user: str) -> None:
+    def __init__(self, network: Network, user: str, latency: Callable[[], float] | None = None) -> None:
         self._network, self.user = network, user
+        self._own_latency = latency
         self._closed = False
+        self.under_way = 0
+        """Calls that wait for their answer."""
+
+    def trouble(self, request: Request) -> Trouble:
+        """What happens to this call, or to this watch."""
+        return self._network.disturb(request, self.user) or NONE
+
+    def silent_until(self, plural: str) -> float:
+        """The time before which no watch of this kind tells anything; then it tells all."""
+        return 0.0
+
+    def drop(self) -> None:
+        """Break every watch of this process."""
+        for watch in self._network.watches(self.user):
+            if watch.transport is self:
+                watch.cut()
+
+    def cut(self) -> None:
+        """The process is gone: its watches break and it sends nothing any more. What it has sent arrives."""
+        self._closed = True
+        self.drop()
 
     async def send(self, request: Request) -> Response:
         """One exchange. The server does what has been asked even if the client stops waiting for it."""
-        fault = self._fault(request)
+        trouble = self._trouble(request)
         network, loop = self._network, asyncio.get_running_loop()
         answer: asyncio.Future[Response] = loop.create_future()
 
@@ -111,49 +140,56 @@ class MemoryTransport:
                 answer.set_result(response)
 
         def arrive() -> None:
-            if fault.lost == "request":
+            if trouble.lost == "request":
                 broken()
-            elif fault.status:
-                loop.call_later(network.latency() + fault.after, settle, _refusal(fault))
+            elif trouble.status:
+                loop.call_later(self._latency() + trouble.after, settle, _refusal(trouble))
             else:
                 try:
-                    response = network.server.handle(request, self.user)
+                    with outside():  # what comes of a write is not done by who asked for it
+                        response = network.server.handle(request, self.user)
+                    network.answered(request, response)
                 except BaseException as error:
                     if answer.done():
                         raise
                     answer.set_exception(error)
                     return
-                if fault.lost == "answer":
+                if trouble.done is not None:
+                    trouble.done()
+                if trouble.lost == "answer":
                     broken()
                 else:
-                    loop.call_later(network.latency() + fault.after, settle, response)
+                    loop.call_later(self._latency() + trouble.after, settle, trouble.garbled or response)
 
         def broken() -> None:
-            if fault.breaks and not answer.done():
+            if trouble.breaks and not answer.done():
                 answer.set_exception(Unreachable(f"{request.method} {request.path}: connection reset"))
 
-        loop.call_later(network.latency() + fault.before, arrive)
+        loop.call_later(self._latency() + trouble.before, arrive)
+        self.under_way += 1
         try:
             async with asyncio.timeout(request.timeout):
                 return await answer
         except TimeoutError as error:
             raise Unreachable(f"{request.method} {request.path}: no answer within {request.timeout} s") from error
+        finally:
+            self.under_way -= 1
 
     async def stream(self, request: Request) -> AsyncGenerator[bytes, None]:
         """The lines of a watch."""
-        fault = self._fault(request)
+        trouble = self._trouble(request)
         network, loop = self._network, asyncio.get_running_loop()
-        wait = network.latency() + fault.before
-        if fault.lost or wait > request.timeout:
-            await asyncio.sleep(min(wait, request.timeout) if fault.breaks else request.timeout)
+        wait = self._latency() + trouble.before
+        if trouble.lost or wait > request.timeout:
+            await asyncio.sleep(min(wait, request.timeout) if trouble.breaks else request.timeout)
             raise Unreachable(f"GET {request.path}: no answer to a watch")
         await asyncio.sleep(wait)
-        if fault.status:
-            refusal = _refusal(fault)
+        if trouble.status:
+            refusal = _refusal(trouble)
             raise error_of(refusal.status, refusal.body, refusal.retry_after)
         try:
             target = network.server.target(request.path)
-            watch = Watch(network, self.user, target.table, target.namespace, request.params, fault, loop.time())
+            watch = Watch(network, self, target.table, target.namespace, request.params, trouble, loop.time())
         except Refused as no:
             raise error_of(no.code, _encode(no.status())) from no
         network.opened(watch)
@@ -174,23 +210,33 @@ class MemoryTransport:
     async def close(self) -> None:
         self._closed = True
 
-    def _fault(self, request: Request) -> Fault:
+    def _trouble(self, request: Request) -> Trouble:
         if self._closed:
             raise NotSent("the client is closed")
-        fault = self._network.disturb(request, self.user) or NONE
-        if fault.unsent:
+        trouble = self.trouble(request)
+        if trouble.unsent:
             raise NotSent(f"{request.method} {request.path}: connection refused")
-        return fault
+        return trouble
+
+    def _latency(self) -> float:
+        return (self._own_latency or self._network.latency)()
 
 
 class Watch:
     """One open watch: where it is in the log of its kind, and when it must speak."""
 
     def __init__(
-        self, network: Network, user: str, table: Table, namespace: str, params: Any, fault: Fault, now: float
+        self,
+        network: Network,
+        transport: MemoryTransport,
+        table: Table,
+        namespace: str,
+        params: Any,
+        trouble: Trouble,
+        now: float,
     ) -> None:
-        self.user, self.table = user, table
-        self.late: float = fault.late
+        self.transport, self.table = transport, table
+        self.late: float = trouble.late
         """Seconds that every line comes after its change; may be changed while the watch is open."""
         self.is_cut = False
         self._network, self._namespace, self._store = network, namespace, network.server.store
@@ -202,7 +248,7 @@ class Watch:
         self._selects = bool(self._labels.requirements or self._fields.requirements)
         self._bookmarks = params.get("allowWatchBookmarks") == "true"
         self._ends = now + float(params.get("timeoutSeconds") or LONGEST_WATCH)
-        self._cuts = None if fault.cut_after is None else now + fault.cut_after
+        self._cuts = None if trouble.cut_after is None else now + trouble.cut_after
         self._bookmark_at = now + BOOKMARK_EVERY
         self._opening: list[bytes] = []
         self._over = False
@@ -260,6 +306,9 @@ class Watch:
         log = self.table.log
         lines: list[bytes] = []
         now = self._store.clock.now()
+        silent_for = self.transport.silent_until(self.table.plural) - asyncio.get_running_loop().time()
+        if silent_for > 0 and self._at < len(log):
+            return lines, silent_for
         while self._at < len(log):
             event = log[self._at]
             if self.late:
@@ -309,6 +358,7 @@ class Watch:
             self._waiter = None
 
 
-def _refusal(fault: Fault) -> Response:
-    no = Refused(fault.status, fault.reason or "InternalError", "refused by a fault", retry_after=fault.retry_after)
-    return Response(no.code, _encode(no.status()), None if fault.retry_after is None else str(fault.retry_after))
+def _refusal(trouble: Trouble) -> Response:
+    after = trouble.retry_after
+    no = Refused(trouble.status, trouble.reason or "InternalError", "refused by a fault", retry_after=after)
+    return Response(no.code, _encode(no.status()), None if after is None else str(after))

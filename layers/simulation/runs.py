@@ -1,11 +1,16 @@
-"""One run of one schedule: faults strike while Jobs come and go, then all is well and everything must end well."""
+"""One run of one schedule: faults strike while Jobs come and go, then all is well and everything must end well.
+
+Beside the witness of the simulation an accountant from outside may look at the raw objects, whenever nobody has
+anything to write and at the end: ``differences`` below. The simulation knows none, so it cannot agree with itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.names import GPU, NODE_CLAIM_LABEL
@@ -14,50 +19,74 @@ from layers.simulation import clock as clocks
 from layers.simulation.clock import VirtualClock
 from layers.simulation.cluster import Json, is_over
 from layers.simulation.faults import CALLS, Fault, What
-from layers.simulation.invariants import Witness
+from layers.simulation.invariants import Differences, Witness, no_differences
 from layers.simulation.schedules import Schedule
-from layers.simulation.world import World, silence_logs
+from layers.simulation.world import Replica, World, silence_logs
 
 PATIENCE = 3600.0
 """Seconds after the last fault within which every Job must be Complete."""
 TIDY = 900.0
 """Seconds within which, afterwards, nothing may be left that was bought or held."""
+LEAST_GANGS, LEAST_PURCHASES, LEAST_STRUCK, LEAST_EVENTS = 3, 1, 5, 200
+"""What a run must have had to have shown something."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a schedule. ``digest`` is that of ``log``; equal schedules have equal ones."""
+    """What came of a schedule. ``digest`` is that of ``log``; equal schedules have equal ones.
+
+    ``events``: writes, the renewals of Leases left out. ``struck``: kind of fault → how many of them really happened.
+    ``checks``: how often an invariant was asked. ``seconds`` are virtual.
+    """
 
     schedule: Schedule
     violations: tuple[str, ...]
     log: tuple[str, ...]
     digest: str
-    writes: int
-    seconds: float
-    purchases: int
-    restarts: int
+    events: int = 0
+    seconds: float = 0.0
+    gangs: int = 0
+    purchases: int = 0
+    restarts: int = 0
+    struck: Mapping[str, int] = field(default_factory=dict)
+    checks: int = 0
 
     @property
     def passed(self) -> bool:
         return not self.violations
 
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """What the run had too little of to have shown much."""
+        struck = sum(self.struck.values())
+        counted = (
+            (self.gangs, LEAST_GANGS, "gangs"),
+            (self.purchases, LEAST_PURCHASES, "purchases"),
+            (struck, LEAST_STRUCK, "faults that struck"),
+            (self.events, LEAST_EVENTS, "events"),
+        )
+        return tuple(f"{found} {what}, not {least}" for found, least, what in counted if found < least)
 
-def run(schedule: Schedule) -> Report:
-    """Play ``schedule``. Never raises for what the gates do: that is a violation."""
+
+def run(schedule: Schedule, differences: Differences = no_differences) -> Report:
+    """Play ``schedule``. Never raises for what the gates do: that is a violation.
+
+    ``differences``: from the raw objects by kind, what a status claims and they do not bear out, a sentence each.
+    """
     state = random.getstate()
     random.seed(schedule.seed)  # the runtime's jitter comes from there
     clock = VirtualClock()
     try:
-        return clocks.run(_Run(schedule, clock).play(), clock)
+        return clocks.run(_Run(schedule, clock, differences).play(), clock)
     finally:
         random.setstate(state)
 
 
 class _Run:
-    def __init__(self, schedule: Schedule, clock: VirtualClock) -> None:
+    def __init__(self, schedule: Schedule, clock: VirtualClock, differences: Differences) -> None:
         self.schedule = schedule
         self.world = World(schedule, clock)
-        self.witness = Witness(self.world)
+        self.witness = Witness(self.world, differences)
         self.failures: list[tuple[float, Json]] = []
 
     async def play(self) -> Report:
@@ -83,10 +112,13 @@ class _Run:
             tuple(world.violations),
             tuple(world.log.lines),
             world.log.digest(),
-            writes=world.server.store.version,
+            events=self.witness.events,
             seconds=world.clock.seconds,
+            gangs=self.witness.gangs,
             purchases=self.witness.purchases,
             restarts=sum(r.starts - 1 for r in world.replicas),
+            struck=dict(sorted(Counter(str(fault.what) for fault in world.struck).items())),
+            checks=self.witness.checks,
         )
 
     async def _at(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
@@ -97,9 +129,9 @@ class _Run:
         """Faults are over: everything works from now on."""
         self.world.calm = True
         for replica in self.world.replicas:
-            if replica.line is not None:
-                replica.line.disarm()
+            replica.connection.disarm()
         self.world.kubelets.calm()
+        self.world.cloud.calm()
         self.world.set_failures([])
         self.world.log.add("calm")
         self.witness.calm()
@@ -126,6 +158,8 @@ class _Run:
     async def _until(self, left: Callable[[], list[str]], when: str) -> None:
         until = self.world.clock.seconds + TIDY
         while found := left():
+            if self.world.violations:
+                return
             if self.world.clock.seconds > until:
                 self.world.fail(f"{when} there is still {', '.join(found)}")
                 return
@@ -136,8 +170,10 @@ class _Run:
 
     async def strike(self, fault: Fault) -> None:
         """Let the fault happen, or arm it."""
-        world = self.world
-        world.log.add(f"fault {fault.what} {fault.gate} {fault.kind} {fault.seconds}")
+        self.world.log.add(f"fault {fault.what} {fault.gate} {fault.kind} {fault.seconds}")
+        if fault.what in CALLS:
+            self._replica(fault).connection.arm(fault)  # it tells when it strikes
+            return
         if fault.gate:
             self._strike_gate(fault)
             return
@@ -146,66 +182,86 @@ class _Run:
             What.LAUNCH_FAILS: "Launch",
             What.NEVER_REGISTERS: "Registration",
             What.NO_DEVICES: "Advertisement",
+            What.UNHEARD_LAUNCH: "Launch",
         }
-        if fault.what in cloud:
-            await self._break_cloud({"stage": cloud[fault.what], "message": "injected"}, fault.seconds)
-            return
         match fault.what:
-            case What.EXPIRE:
-                world.server.store.compact()
-                for replica in world.replicas:
-                    if replica.line is not None:
-                        replica.line.drop()
-            case What.NODE_LOST:
-                if node := self._node(fault.pick):
-                    world.kubelets.lose(node, fault.seconds)
-            case What.NODE_GONE:
-                if node := self._node(fault.pick, bought=True):
-                    world.cluster.delete("nodes", node)
-            case What.KUBELET_REFUSES:
-                if node := self._node(fault.pick):
-                    world.kubelets.refusing[node] += fault.count
-            case What.KUBELET_SLOW:
-                if node := self._node(fault.pick):
-                    world.kubelets.slow[node] = fault.seconds
-            case What.INTRUDER:
-                self._intrude(fault)
+            case What.FEWER_GPUS:
+                self.world.struck.append(fault)
+                self.world.cloud.give_fewer_gpus(fault.seconds)
+            case what if what in cloud:
+                self.world.struck.append(fault)
+                if what is What.UNHEARD_LAUNCH:
+                    self.world.cloud.launch_unheard(fault.seconds)
+                await self._break_cloud({"stage": cloud[what], "message": "injected"}, fault.seconds)
             case What.CORDON:
                 await self._cordon(fault)
-            case What.DELETED_JOB:
-                jobs = world.unfinished_jobs()
-                if jobs:
-                    meta = jobs[fault.pick % len(jobs)]["metadata"]
-                    await world.delete_job(meta["namespace"], meta["name"])
-            case What.DELETED_POD:
-                pods = [p for p in world.cluster.list("pods") if p["spec"].get("nodeName") and not is_over(p)]
-                if pods:
-                    meta = pods[fault.pick % len(pods)]["metadata"]
-                    world.cluster.delete("pods", meta["name"], meta["namespace"])
-            case What.DELETED_CLAIM:
-                claims = world.cluster.list("nodeclaims")
-                if claims:
-                    world.cluster.delete("nodeclaims", claims[fault.pick % len(claims)]["metadata"]["name"])
+            case What.EXPIRE:
+                self.world.struck.append(fault)
+                self.world.server.store.compact()
+                for replica in self.world.replicas:
+                    replica.connection.drop()
+            case What.DELETED_JOB | What.DELETED_POD | What.DELETED_CLAIM:
+                await self._delete(fault)
+            case _:
+                self._strike_node(fault)
+
+    def _strike_node(self, fault: Fault) -> None:
+        world = self.world
+        node = self._node(fault.pick, bought=fault.what in (What.NODE_GONE, What.MACHINE_GONE))
+        if node is None:
+            return
+        match fault.what:
+            case What.NODE_LOST:
+                world.kubelets.lose(node, fault.seconds)
+            case What.NODE_GONE:
+                world.cluster.delete("nodes", node)
+            case What.MACHINE_GONE:
+                world.cloud.take_away(node, fault.seconds)
+            case What.KUBELET_REFUSES:
+                world.kubelets.refusing[node] += fault.count
+            case What.KUBELET_SLOW:
+                world.kubelets.slow[node] = fault.seconds
+            case What.INTRUDER:
+                if not self._intrude(node, fault):
+                    return
             case _:
                 raise ValueError(f"{fault.what} needs a gate")
+        world.struck.append(fault)
+
+    async def _delete(self, fault: Fault) -> None:
+        world = self.world
+        pods = [p for p in world.cluster.list("pods") if p["spec"].get("nodeName") and not is_over(p)]
+        found = {
+            What.DELETED_JOB: world.unfinished_jobs(),
+            What.DELETED_POD: pods,
+            What.DELETED_CLAIM: world.cluster.list("nodeclaims"),
+        }[fault.what]
+        if not found:
+            return
+        world.struck.append(fault)
+        meta = found[fault.pick % len(found)]["metadata"]
+        if fault.what is What.DELETED_JOB:
+            await world.delete_job(meta["namespace"], meta["name"])
+        else:
+            plural = "pods" if fault.what is What.DELETED_POD else "nodeclaims"
+            world.cluster.delete(plural, meta["name"], meta.get("namespace"))
+
+    def _replica(self, fault: Fault) -> Replica:
+        replicas = self.world.replicas_of(fault.gate)
+        return replicas[fault.pick % len(replicas)]
 
     def _strike_gate(self, fault: Fault) -> None:
-        replicas = self.world.replicas_of(fault.gate)
-        replica = replicas[fault.pick % len(replicas)]
-        line = replica.line
-        assert line is not None
-        if fault.what in CALLS:
-            line.arm(fault)
-            return
+        replica = self._replica(fault)
+        self.world.struck.append(fault)
         match fault.what:
             case What.CRASH:
                 replica.crash(fault.seconds)
             case What.DROP:
-                line.drop()
+                replica.connection.drop()
             case What.LAG:
-                line.lag(fault.kind, fault.seconds)
+                replica.connection.lag(fault.kind, fault.seconds)
             case What.PARTITION:
-                line.partition(fault.seconds)
+                replica.connection.partition(fault.seconds)
             case What.SKEW:
                 replica.set_skew(fault.seconds)
             case _:
@@ -227,21 +283,20 @@ class _Run:
         ]
         return nodes[pick % len(nodes)] if nodes else None
 
-    def _intrude(self, fault: Fault) -> None:
-        """A pod of another scheduler, which knows of pods and cordons and of no hold."""
+    def _intrude(self, name: str, fault: Fault) -> bool:
+        """A pod of another scheduler, which knows of pods and cordons and of no hold. Whether it found room."""
         world = self.world
-        name = self._node(fault.pick)
-        node = world.cluster.get("nodes", name) if name else None
+        node = world.cluster.get("nodes", name)
         if node is None or node["spec"].get("unschedulable"):
-            return
+            return False
         taken = sum(
             world.kubelets.amounts(p).get(GPU, 0)
             for p in world.cluster.list("pods")
             if p["spec"].get("nodeName") == name and not is_over(p)
         )
         if parse_resources(node["status"].get("allocatable") or {}).get(GPU, 0) - taken < fault.count:
-            return
-        self.witness.disturbed(str(name))
+            return False
+        self.witness.disturbed(name)
         resources = {"requests": {"cpu": "1", GPU: str(fault.count)}, "limits": {GPU: str(fault.count)}}
         world.cluster.create(
             {
@@ -260,12 +315,14 @@ class _Run:
                 "status": {"phase": "Pending"},
             }
         )
+        return True
 
     async def _cordon(self, fault: Fault) -> None:
         name = self._node(fault.pick)
         node = self.world.cluster.get("nodes", name) if name else None
         if name is None or node is None or node["spec"].get("unschedulable"):
             return
+        self.world.struck.append(fault)
         self.world.cluster.put({**node, "spec": {**node["spec"], "unschedulable": True}})
         await asyncio.sleep(fault.seconds)
         node = self.world.cluster.get("nodes", name)

@@ -12,6 +12,8 @@ from layers.simulation.faults import CALLS, GATES_OWN, Fault, What
 
 GATES = ("queue", "gang", "provisioning")
 TENANTS = ("red", "blue")
+LAST_FAULT = 40.0
+"""Seconds within which every fault of a seed begins."""
 
 
 @dataclass(frozen=True)
@@ -94,44 +96,49 @@ SEVEN_OF_EIGHT = Schedule(
 
 
 def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
-    """The schedule of a seed: at least three gangs of two tenants, one purchase, and six faults of the ``kinds``."""
+    """The schedule of a seed: at least three gangs of two tenants, one purchase, and ten faults of the ``kinds``.
+
+    Most clusters and gangs are small, one in eight is large: a run costs what its pods cost, and what goes wrong
+    between two gangs of four goes wrong between two of twenty.
+    """
     r = random.Random(f"schedule/{seed}")
-    nodes = tuple(r.choice((2, 4, 7, 8)) for _ in range(r.randint(1, 3)))
-    machine = r.choice((1, 1, 2, 4))
+    large = r.random() < 1 / 8
+    nodes = tuple(r.choice((4, 7, 8) if large else (1, 2, 3)) for _ in range(r.randint(1, 3 if large else 2)))
+    machine = r.choice((1, 2, 2, 4))
     # The first gang needs more than there is: somebody has to buy.
-    largest = sum(nodes) + r.randint(1, 2 * machine)
+    largest = sum(nodes) + r.randint(1, machine + 1)
     lacking = -(-largest // machine)
     quota = (largest + r.randint(0, 8), max(4, r.randint(largest // 2, largest + 4)))
-    jobs = [Job("job-0", "red", round(r.uniform(0, 20), 2), largest, round(r.uniform(2, 30), 1))]
-    for i in range(1, r.randint(3, 6)):
+    jobs = [Job("job-0", "red", round(r.uniform(0, 8), 2), largest, round(r.uniform(2, 15), 1))]
+    for i in range(1, r.choice((3, 3, 3, 4))):
         tenant = i if i < 2 else r.randrange(2)
         members = r.randint(1, max(1, min(quota[tenant], largest)))
         jobs.append(
             Job(
                 f"job-{i}",
                 TENANTS[tenant],
-                round(r.uniform(0, 60), 2),
+                round(r.uniform(0, 20), 2),
                 members,
-                round(r.uniform(1, 40), 1),
+                round(r.uniform(1, 15), 1),
                 indexed=r.random() < 0.8,
-                capacity_timeout=r.choice((30, 120, 600)),
+                capacity_timeout=r.choice((20, 60, 600)),
             )
         )
     setup = Setup(
         nodes=nodes,
         quota=quota,
         shared=r.random() < 0.3,
-        limits=((0.0, r.choice((0, lacking))), (round(r.uniform(10, 90), 1), lacking + r.randint(0, 3))),
+        limits=((0.0, r.choice((0, lacking))), (round(r.uniform(5, 30), 1), lacking + r.randint(0, 3))),
         machine=machine,
-        launch_delay=round(r.choice((0.0, 1.0, 10.0)), 1),
-        registration_delay=round(r.uniform(0, 20), 1),
-        advertisement_delay=round(r.uniform(0, 20), 1),
-        idle=r.choice((1.0, 10.0, 60.0)),
-        stage_timeout=r.choice((30.0, 60.0)),
+        launch_delay=round(r.choice((0.0, 1.0, 5.0)), 1),
+        registration_delay=round(r.uniform(0, 8), 1),
+        advertisement_delay=round(r.uniform(0, 8), 1),
+        idle=r.choice((1.0, 3.0, 10.0)),
+        stage_timeout=r.choice((20.0, 40.0)),
         replicas=r.choice((1, 1, 1, 2)),
     )
     chosen = sorted([*kinds, *(k for k in kinds if k in CALLS)])
-    faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(6, 24))] if chosen else []
+    faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(10, 24))] if chosen else []
     return Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at)))
 
 
@@ -150,7 +157,7 @@ READ = {
 
 
 def _fault(r: random.Random, what: What) -> Fault:
-    fault = Fault(round(r.uniform(0.5, 110), 2), what, pick=r.randrange(100))
+    fault = Fault(round(r.uniform(0.5, LAST_FAULT), 2), what, pick=r.randrange(100))
     if what in GATES_OWN:
         gate, writes = r.choice(GATES), r.random() < 0.85
         fault = replace(fault, gate=gate, writes=writes)
@@ -159,21 +166,25 @@ def _fault(r: random.Random, what: What) -> Fault:
         elif what is What.LAG:
             fault = replace(fault, kind=r.choice(READ[gate]))
     seconds = {
-        What.CRASH: (0.1, 30),
-        What.CRASH_BEFORE: (0.1, 30),
-        What.CRASH_AFTER: (0.1, 30),
-        What.LATE: (0.5, 40),
-        What.LAG: (0.5, 60),
-        What.PARTITION: (1, 40),
+        What.CRASH: (0.1, 20),
+        What.CRASH_BEFORE: (0.1, 20),
+        What.CRASH_AFTER: (0.1, 20),
+        What.PAUSED: (1, 40),
+        What.LATE: (0.5, 25),
+        What.LAG: (0.5, 30),
+        What.PARTITION: (1, 25),
         What.SKEW: (-5, 5),
-        What.NODE_LOST: (5, 120),
+        What.NODE_LOST: (5, 60),
         What.KUBELET_SLOW: (1, 20),
-        What.STOCK_OUT: (5, 60),
-        What.LAUNCH_FAILS: (5, 60),
-        What.NEVER_REGISTERS: (5, 60),
-        What.NO_DEVICES: (5, 60),
-        What.INTRUDER: (5, 60),
-        What.CORDON: (5, 60),
+        What.STOCK_OUT: (5, 30),
+        What.LAUNCH_FAILS: (5, 30),
+        What.NEVER_REGISTERS: (5, 30),
+        What.NO_DEVICES: (5, 30),
+        What.FEWER_GPUS: (5, 60),
+        What.UNHEARD_LAUNCH: (5, 30),
+        What.MACHINE_GONE: (5, 90),
+        What.INTRUDER: (5, 30),
+        What.CORDON: (5, 30),
     }.get(what)
     if seconds is not None:
         fault = replace(fault, seconds=round(r.uniform(*seconds), 2))

@@ -92,7 +92,7 @@ class MemoryServer:
 
     @property
     def disturb(self) -> Disturb:
-        """Asked before each call what happens to it; see `layers.simulation.network.Fault`."""
+        """Asked before each call what happens to it; see `layers.simulation.network.Trouble`."""
         return self.network.disturb
 
     @disturb.setter

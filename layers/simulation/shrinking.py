@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from layers.simulation.invariants import Differences, no_differences
 from layers.simulation.runs import Report, run
 from layers.simulation.schedules import Schedule
 
@@ -15,15 +16,15 @@ TRIES = 200
 """Runs that a shrinking may cost."""
 
 
-def shrunk(schedule: Schedule, report: Report, tries: int = TRIES) -> Schedule:
+def shrunk(report: Report, differences: Differences = no_differences, tries: int = TRIES) -> Schedule:
     """A schedule with as few faults and Jobs as can be found that breaks the same rule as ``report``."""
-    wanted = rule_of(report)
+    schedule, wanted = report.schedule, rule_of(report)
     left = tries
 
     def fails(candidate: Schedule) -> bool:
         nonlocal left
         left -= 1
-        return left >= 0 and rule_of(run(candidate)) == wanted
+        return left >= 0 and rule_of(run(candidate, differences)) == wanted
 
     schedule = replace(schedule, faults=shortest(schedule.faults, lambda f: fails(replace(schedule, faults=f))))
     schedule = replace(schedule, jobs=shortest(schedule.jobs, lambda j: fails(replace(schedule, jobs=j))))

@@ -33,7 +33,8 @@ from layers.runtime.serving import Health
 from layers.runtime.settings import ElectionSettings, Settings
 from layers.runtime.tracing import SpanSink
 from layers.runtime.transport import Request
-from layers.simulation.clock import VirtualClock
+from layers.simulation.clock import Process, VirtualClock, VirtualLoop, outside
+from layers.simulation.cloud import Cloud
 from layers.simulation.cluster import Change, Cluster, Json, condition
 from layers.simulation.controllers import GarbageCollector, JobController, NodeLifecycle
 from layers.simulation.faults import Fault, Line
@@ -93,13 +94,21 @@ class Replica:
         self.skew = timedelta(0)
         self.line: Line | None = None
         self.starts = 0
+        self._working: set[int] = set()
+        """Which of the starts do the gate's work."""
         self._spans: KeptSpans | None = None
-        self._meters = Meters()
         self._random = random.Random(f"{world.schedule.seed}/{self.name}")
         self._task: asyncio.Task[None] | None = None
+        self.process = Process("")
         self._again: asyncio.TimerHandle | None = None
         self._down_for = 0.0
         self._ended: list[asyncio.Task[None]] = []
+
+    @property
+    def connection(self) -> Line:
+        """That of its present process, or of its last one."""
+        assert self.line is not None, f"{self.name} was never started"
+        return self.line
 
     def clock(self) -> datetime:
         """The date on this replica's machine."""
@@ -107,19 +116,20 @@ class Replica:
 
     def is_leading(self) -> bool:
         """Whether this replica does the gate's work now."""
-        return self._task is not None and self._meters.value("leader") == 1
+        return self._task is not None and not self.process.paused and self.starts in self._working
 
     def start(self) -> None:
         """Start the process."""
         self._again = None
         self.starts += 1
         server = self.world.server
-        line = Line(server.transport(service_account(self.gate)), self._random, self.crash, self._struck)
+        line = Line(server, service_account(self.gate), self._random, self.crash, self.pause, self._struck)
         if self.line is not None and not self.world.calm:
             line.take_over(self.line)
         self.line = line
-        meters = self._meters = Meters()
-        identity = f"{self.name}-{self.starts}"
+        meters = Meters()
+        number = self.starts
+        identity = f"{self.name}-{number}"
         settings = Settings(election=ElectionSettings(identity=identity, times=TIMES))
         api = Api(line, meters=meters, request_timeout=settings.request_timeout, random=self._random.random)
         self._spans = KeptSpans(meters)
@@ -127,6 +137,13 @@ class Replica:
         gate = BUILD[self.gate](runtime, self.clock)
 
         async def elect(work: Work) -> None:
+            async def noted() -> None:
+                self._working.add(number)
+                try:
+                    await work()
+                finally:
+                    self._working.discard(number)
+
             fence = Fence(identity, asyncio.get_running_loop().time)
             api.fence = fence
             leases = Api(line, request_timeout=TIMES.renew_deadline / 2, random=self._random.random)
@@ -139,15 +156,34 @@ class Replica:
                 asyncio.get_running_loop().time,
                 self.clock,
             )
-            await lead(lease, work, TIMES, fence)
+            await lead(lease, noted, TIMES, fence)
 
         self.world.log.add(f"start {identity}")
-        self._task = asyncio.ensure_future(live(runtime, gate, elect))
+        self.process = Process(identity)
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(live(runtime, gate, elect), context=self.process.context())
         self._task.add_done_callback(self._has_ended)
 
     def set_skew(self, seconds: float) -> None:
         """Set the machine's clock so many seconds ahead."""
         self.skew = timedelta(seconds=seconds)
+
+    def pause(self, seconds: float) -> None:
+        """Have the process stand still for so long."""
+        loop, process = asyncio.get_running_loop(), self.process
+        assert isinstance(loop, VirtualLoop)
+        if self._task is not None and not process.paused:
+            self.world.log.add(f"pause {process.name}")
+            loop.pause(process)
+            with outside():  # it wakes by its machine's clock, not by its own
+                loop.call_later(seconds, self._resume, process)
+
+    def _resume(self, process: Process) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        if process.paused:
+            self.world.log.add(f"resume {process.name}")
+            loop.resume(process)
 
     def crash(self, seconds: float = 1.0) -> None:
         """End the process in the middle of whatever it does; it is started again after ``seconds``."""
@@ -155,8 +191,8 @@ class Replica:
         if task is None or line is None:
             return
         self.world.log.add(f"crash {self.name}-{self.starts}")
-        line.cut = True
-        line.drop()
+        self._resume(self.process)
+        line.cut()
         self.collect_spans(until=asyncio.get_running_loop().time() - UNSENT)
         self._task = None
         self._ended.append(task)
@@ -171,6 +207,7 @@ class Replica:
         """End for good."""
         if self._again is not None:
             self._again.cancel()
+        self._resume(self.process)
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -216,10 +253,11 @@ class World:
         self.nodes = NodeLifecycle(self.cluster, random.Random(f"{seed}/nodes"))
         self.garbage = GarbageCollector(self.cluster, random.Random(f"{seed}/garbage"))
         self.kubelets = Kubelets(self.cluster, random.Random(f"{seed}/kubelets"))
+        self.cloud = Cloud(self.cluster, self.kubelets, NODE_CLASS)
         self.replicas = [Replica(self, g, n) for n in range(schedule.setup.replicas) for g in GATES]
         self._tenant = Api(self.server.transport(TENANT), random=random.Random(f"{seed}/tenant").random)
         self.cluster.listen(self._write)
-        for one in (self.jobs, self.nodes, self.garbage, self.kubelets):
+        for one in (self.jobs, self.nodes, self.garbage, self.kubelets, self.cloud):
             self.cluster.listen(one.on_change)
 
     def fail(self, what: str) -> None:
@@ -294,7 +332,7 @@ class World:
         """End everything."""
         for replica in self.replicas:
             await replica.stop()
-        for one in (self.jobs, self.nodes, self.garbage, self.kubelets):
+        for one in (self.jobs, self.nodes, self.garbage, self.kubelets, self.cloud):
             one.close()
         await self._tenant.close()
 

@@ -8,7 +8,17 @@ from datetime import timedelta
 
 import pytest
 
-from layers.simulation.clock import BEGINNING, NothingLeft, Standstill, VirtualClock, run
+from layers.simulation.clock import (
+    BEGINNING,
+    NothingLeft,
+    Process,
+    Standstill,
+    VirtualClock,
+    VirtualLoop,
+    outside,
+    run,
+    running,
+)
 
 
 def test_time_goes_from_timer_to_timer() -> None:
@@ -96,3 +106,79 @@ def test_a_machine_may_have_its_own_idea_of_the_time() -> None:
     clock.seconds = 60.0
 
     assert clock.skewed(-90.0)() == BEGINNING - timedelta(seconds=30)
+
+
+def test_a_process_that_stands_still_goes_on_where_it_was_and_time_has_not_waited() -> None:
+    clock, seen = VirtualClock(), list[tuple[str, float]]()
+    process, other = Process("paused"), Process("other")
+
+    async def works(name: str, told: asyncio.Event) -> None:
+        await asyncio.sleep(1.0)
+        seen.append((f"{name} sleeps", clock.seconds))
+        try:
+            async with asyncio.timeout(2.0):
+                await told.wait()
+        except TimeoutError:
+            seen.append((f"{name} gives up", clock.seconds))
+        else:
+            seen.append((f"{name} hears", clock.seconds))
+        await asyncio.sleep(1.0)
+        seen.append((f"{name} ends", clock.seconds))
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        told = asyncio.Event()
+        tasks = [loop.create_task(works(p.name, told), context=p.context()) for p in (process, other)]
+        await asyncio.sleep(1.5)
+        loop.pause(process)
+        await asyncio.sleep(1.0)
+        told.set()
+        await asyncio.sleep(7.5)
+        loop.resume(process)
+        await asyncio.gather(*tasks)
+
+    run(main(), clock)
+
+    assert seen == [
+        ("paused sleeps", 1.0),
+        ("other sleeps", 1.0),
+        ("other hears", 2.5),
+        ("other ends", 3.5),
+        ("paused hears", 10.0),
+        ("paused ends", 11.0),
+    ]
+
+
+def test_a_process_that_stands_still_has_its_timers_waiting_for_it() -> None:
+    clock, seen = VirtualClock(), list[float]()
+    process = Process("paused")
+
+    async def ticks() -> None:
+        for _ in range(3):
+            await asyncio.sleep(1.0)
+            seen.append(clock.seconds)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        task = loop.create_task(ticks(), context=process.context())
+        await asyncio.sleep(0.5)
+        loop.pause(process)
+        await asyncio.sleep(5.0)
+        loop.resume(process)
+        await task
+
+    run(main(), clock)
+
+    assert seen == [5.5, 6.5, 7.5]
+
+
+def test_what_is_begun_outside_belongs_to_no_process_whoever_asks_for_it() -> None:
+    process = Process("any")
+
+    def begun() -> tuple[Process | None, Process | None]:
+        with outside():
+            return running(), process
+
+    assert (process.context().run(running), process.context().run(begun)[0], running()) == (process, None, None)

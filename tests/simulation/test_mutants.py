@@ -2,68 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
-from layers.gang.ledger import Ledger
-from layers.queue import decide as queue_decide
-from layers.queue import service as queue_service
-from layers.simulation.faults import Fault, What
+from e2e.checker import differences
 from layers.simulation.runs import run
-from layers.simulation.schedules import SEVEN_OF_EIGHT, Schedule, schedule_of
+from layers.simulation.schedules import Schedule
+from tests.simulation.mutants import DIES_TWICE, MUTANTS, WAKES_WHEN_ALL_IS_OVER, Mutant
 
-Break = Callable[[pytest.MonkeyPatch], None]
-DIES_TWICE = replace(
-    SEVEN_OF_EIGHT,
-    faults=(
-        Fault(68.3, What.CRASH, gate="queue", seconds=2.0),
-        Fault(86.0, What.CRASH_AFTER, gate="queue", kind="workloads", seconds=20.0),
-    ),
-)
-"""A moment after all are bound, and with the write that the Job is over: both times before its spans have left."""
+STORIES = tuple({mutant.story: None for mutant in MUTANTS})
 
 
-def always(answer: Any) -> Callable[..., Any]:
-    return lambda *_, **__: answer
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.patch.__name__)
+def test_a_gate_without_this_rule_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.patch(monkeypatch)
+
+    assert mutant.said in "\n".join(run(mutant.story, differences).violations)
 
 
-def charge_whatever_the_quota(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queue_decide, "stands", always(True))
+@pytest.mark.parametrize("story", STORIES, ids=lambda s: "+".join(j.name for j in s.jobs))
+def test_the_gates_as_they_are_pass_where_the_mutants_fail(story: Schedule) -> None:
+    assert run(story, differences).violations == ()
 
 
-def promise_the_same_room_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "hold", always(None))
-
-
-def end_a_charge_before_its_pods(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queue_service.QueueGate, "_unfinished", always(0))
-    patch.setattr(queue_service, "_unfinished", always(0))
-
-
-def never_tell_a_span_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queue_service, "spans_to_tell_again", always(()))
-
-
-@pytest.mark.parametrize(
-    ("broken", "schedule", "said"),
-    [
-        (charge_whatever_the_quota, schedule_of(1), "is charged over its quota"),
-        (promise_the_same_room_twice, schedule_of(1), "has pods and promises for"),
-        (end_a_charge_before_its_pods, schedule_of(5), "pods of it are on nodes"),
-        (never_tell_a_span_again, DIES_TWICE, "has no root span"),
-    ],
-    ids=lambda value: value.__name__ if callable(value) else "",
-)
-def test_a_gate_without_this_rule_is_caught(
-    broken: Break, schedule: Schedule, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken(monkeypatch)
-    assert said in "\n".join(run(schedule).violations)
-
-
-def test_the_gates_as_they_are_pass_where_the_last_one_fails() -> None:
-    report = run(DIES_TWICE)
-    assert (report.violations, report.restarts) == ((), 2)
+def test_the_stories_of_the_mutants_strike_where_they_are_meant_to() -> None:
+    """A story whose fault no longer hits would let the gates pass for the wrong reason."""
+    assert run(DIES_TWICE).restarts == 2
+    log = "\n".join(run(WAKES_WHEN_ALL_IS_OVER).log)
+    assert [w for w in ("struck queue-1-1 paused POST", "resume queue-1-1", "start queue-1-2") if w not in log] == []

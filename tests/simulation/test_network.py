@@ -15,7 +15,7 @@ from layers.runtime.errors import NotSent, ServerError, TooManyRequests, Unreach
 from layers.runtime.resources import PODS
 from layers.runtime.watching import Cache, Watcher
 from layers.simulation.clock import VirtualClock, run
-from layers.simulation.network import Fault
+from layers.simulation.network import Trouble
 from layers.simulation.server import MemoryServer
 
 POD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "main"}]}}
@@ -29,7 +29,7 @@ class Wire:
         self.server = MemoryServer(1, clock)
         self.api = Api(self.server.transport("admin"), random=lambda: 0.0)
 
-    def strike(self, *faults: Fault | None) -> None:
+    def strike(self, *faults: Trouble | None) -> None:
         """These for the next calls, nothing for those after."""
         left = list(faults)
         self.server.disturb = lambda request, user: left.pop(0) if left else None
@@ -63,7 +63,7 @@ def on(story: Callable[[Wire], Awaitable[None]]) -> Callable[[], None]:
 
 @on
 async def test_a_refused_write_has_not_happened(wire: Wire) -> None:
-    wire.strike(Fault(status=500))
+    wire.strike(Trouble(status=500))
     with pytest.raises(ServerError):
         await wire.create()
     assert not wire.made
@@ -71,14 +71,14 @@ async def test_a_refused_write_has_not_happened(wire: Wire) -> None:
 
 @on
 async def test_too_many_requests_are_repeated_when_the_server_says(wire: Wire) -> None:
-    wire.strike(Fault(status=429, reason="TooManyRequests", retry_after=3))
+    wire.strike(Trouble(status=429, reason="TooManyRequests", retry_after=3))
     await wire.create()
     assert (wire.made, wire.clock.seconds) == (True, 3.0)
 
 
 @on
 async def test_too_many_requests_for_ever_are_told(wire: Wire) -> None:
-    wire.server.disturb = lambda request, user: Fault(status=429, reason="TooManyRequests")
+    wire.server.disturb = lambda request, user: Trouble(status=429, reason="TooManyRequests")
     with pytest.raises(TooManyRequests):
         await wire.create()
     assert not wire.made
@@ -86,7 +86,7 @@ async def test_too_many_requests_for_ever_are_told(wire: Wire) -> None:
 
 @on
 async def test_a_request_that_is_lost_has_not_happened_and_is_noticed_at_the_timeout(wire: Wire) -> None:
-    wire.strike(Fault(lost="request"))
+    wire.strike(Trouble(lost="request"))
     with pytest.raises(Unreachable):
         await wire.create()
     assert (wire.made, wire.clock.seconds) == (False, 10.0)
@@ -94,7 +94,7 @@ async def test_a_request_that_is_lost_has_not_happened_and_is_noticed_at_the_tim
 
 @on
 async def test_an_answer_that_is_lost_was_to_what_has_happened(wire: Wire) -> None:
-    wire.strike(Fault(lost="answer", breaks=True, before=0.5))
+    wire.strike(Trouble(lost="answer", breaks=True, before=0.5))
     with pytest.raises(Unreachable):
         await wire.create()
     assert (wire.made, wire.clock.seconds) == (True, 0.5)
@@ -102,7 +102,7 @@ async def test_an_answer_that_is_lost_was_to_what_has_happened(wire: Wire) -> No
 
 @on
 async def test_a_write_may_land_after_its_client_has_given_up(wire: Wire) -> None:
-    wire.strike(Fault(before=12.0))
+    wire.strike(Trouble(before=12.0))
     with pytest.raises(Unreachable):
         await wire.create()
     assert (wire.made, wire.clock.seconds) == (False, 10.0)
@@ -112,7 +112,7 @@ async def test_a_write_may_land_after_its_client_has_given_up(wire: Wire) -> Non
 
 @on
 async def test_a_write_lands_although_its_client_was_stopped(wire: Wire) -> None:
-    wire.strike(Fault(before=1.0))
+    wire.strike(Trouble(before=1.0))
     writing = asyncio.ensure_future(wire.create())
     await asyncio.sleep(0.5)
     writing.cancel()
@@ -122,7 +122,7 @@ async def test_a_write_lands_although_its_client_was_stopped(wire: Wire) -> None
 
 @on
 async def test_a_connection_that_cannot_be_made_is_tried_again(wire: Wire) -> None:
-    wire.strike(Fault(unsent=True), Fault(unsent=True))
+    wire.strike(Trouble(unsent=True), Trouble(unsent=True))
     await wire.create()
     assert wire.made
     assert wire.clock.seconds == pytest.approx(0.3)
@@ -154,7 +154,7 @@ async def test_a_watch_that_is_cut_loses_nothing_for_good(wire: Wire) -> None:
 
 @on
 async def test_a_watch_can_be_late_but_never_out_of_order(wire: Wire) -> None:
-    wire.strike(Fault(late=7.0))
+    wire.strike(Trouble(late=7.0))
     seen: list[tuple[str, float]] = []
 
     async def watch() -> None:
@@ -183,7 +183,7 @@ async def test_a_watch_can_be_late_but_never_out_of_order(wire: Wire) -> None:
 
 @on
 async def test_a_bookmark_is_never_ahead_of_what_was_told(wire: Wire) -> None:
-    wire.strike(Fault(late=30.0))
+    wire.strike(Trouble(late=30.0))
     bookmarks: list[int] = []
     started = wire.server.store.version
 
@@ -208,7 +208,7 @@ async def test_a_server_that_forgets_makes_watchers_list_again(wire: Wire) -> No
     wire.make("a")
     watching = asyncio.ensure_future(Watcher(wire.api, PODS, cache, random=lambda: 0.0).run())
     await asyncio.sleep(5)
-    wire.server.disturb = lambda request, user: Fault(unsent=True)
+    wire.server.disturb = lambda request, user: Trouble(unsent=True)
     wire.server.network.cut_watches()
     await asyncio.sleep(1)
     wire.make("b")

@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from layers.simulation.faults import What
-from layers.simulation.runs import Report
-from layers.simulation.schedules import Schedule, schedule_of
+from layers.simulation.runs import LEAST_GANGS, LEAST_STRUCK, Report, run
+from layers.simulation.schedules import SEVEN_OF_EIGHT, TENANTS, Schedule, schedule_of
 from layers.simulation.shrinking import rule_of, shortest
+from layers.simulation.summary import Summary
 
-SEEDS = range(1, 200)
+SEEDS = range(1, 501)
+"""Those that `make schedules` plays."""
 
 
-def test_every_seed_has_three_gangs_two_tenants_a_purchase_and_six_faults() -> None:
+def test_every_seed_has_three_gangs_two_tenants_a_purchase_and_ten_faults() -> None:
     for seed in SEEDS:
         s = schedule_of(seed)
-        assert len(s.jobs) >= 3
+        assert len(s.jobs) >= LEAST_GANGS
         assert {j.tenant for j in s.jobs} == {"red", "blue"}
         assert max(j.members for j in s.jobs) > sum(s.setup.nodes), "somebody has to buy"
-        assert len(s.faults) >= 6
+        assert len(s.faults) >= 2 * LEAST_STRUCK
+
+
+def test_every_seed_can_be_finished_with_the_nodes_and_the_quota_that_there_are() -> None:
+    for seed in SEEDS:
+        s = schedule_of(seed)
+        quota = dict(zip(TENANTS, s.setup.quota, strict=True))
+        assert all(j.members * j.gpus <= quota[j.tenant] for j in s.jobs)
+        assert max(j.members for j in s.jobs) <= s.setup.machine * s.setup.limits[-1][1]
+
+
+def test_most_gangs_are_small_and_some_are_large() -> None:
+    sizes = [j.members for seed in SEEDS for j in schedule_of(seed).jobs]
+    small, large = sum(2 <= n <= 6 for n in sizes), sum(n > 12 for n in sizes)
+    assert (small > len(sizes) / 2, large > len(sizes) / 50) == (True, True)
+
+
+def test_make_plays_these_seeds() -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    assert f"SCHEDULES ?= {len(SEEDS)}" in makefile
+    assert f"--seeds $(SCHEDULES) --first {SEEDS[0]} " in makefile
+
+
+def test_a_run_that_showed_little_is_told() -> None:
+    report = run(SEVEN_OF_EIGHT)
+    summary = Summary()
+    summary.add(report)
+
+    assert report.lacking == ("2 gangs, not 3", "0 faults that struck, not 5")
+    assert f"seed 1 showed little: {', '.join(report.lacking)}" in summary.lines()
+    assert summary.lines()[-1] == "1 passed, 0 failed"
 
 
 def test_every_kind_of_fault_comes_up() -> None:
@@ -37,7 +71,7 @@ def test_what_a_failure_does_not_need_is_taken_out() -> None:
 
 def test_a_rule_is_known_whatever_the_names_and_numbers() -> None:
     def said(*violations: str) -> Report:
-        return Report(Schedule(1), violations, (), "", 0, 0.0, 0, 0)
+        return Report(Schedule(1), violations, (), "")
 
     one = said("83.627: the charge of blue/job-job-1-741c2 ended while 7 pods of it are on nodes")
     other = said("9.001: the charge of red/job-job-0-aaaaa ended while 12 pods of it are on nodes", "9.1: another")

@@ -109,6 +109,7 @@ class GangGate:
         self._tries: Counter[str] = Counter()
         self._refusals: Counter[str] = Counter()
         self._aside_until: dict[str, datetime] = {}
+        self._counted: Counter[tuple[str, str]] = Counter()
         self._waiting = Gauge(
             "gang_waiting",
             "Gangs without a place, by what their verdict says",
@@ -329,6 +330,9 @@ class GangGate:
             verdict = group.status.verdict
             if verdict and group.state in (PodGroupState.UNPLACED, PodGroupState.HELD):
                 found[str(group.state), str(verdict.reason)] += 1
+        if found == self._counted:
+            return
+        self._counted = found
         self._waiting.clear()
         for (state, reason), count in found.items():
             self._waiting.labels(state, reason).set(count)

@@ -124,6 +124,7 @@ class ProvisioningGate:
         self._own_pods: dict[str, ResourceAmounts] = {}
         self._faults: dict[str, str] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._counted: Counter[tuple[str, str]] = Counter()
         self._by_reason = Gauge(
             "provisioning_requests",
             "Capacity requests by state and by what their verdict says",
@@ -392,6 +393,9 @@ class ProvisioningGate:
         counts = Counter(
             (r.state.value, str(r.status.verdict.reason)) for r in self.requests.values() if r.status.verdict
         )
+        if counts == self._counted:
+            return
+        self._counted = counts
         self._by_reason.clear()
         for labels, count in counts.items():
             self._by_reason.labels(*labels).set(count)

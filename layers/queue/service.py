@@ -117,6 +117,7 @@ class QueueGate:
         self._faults: frozenset[tuple[str, str]] = frozenset()
         self._aside_until: dict[str, datetime] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._counted: Counter[tuple[str, str, str]] = Counter()
         self._by_reason = Gauge(
             "queue_workloads",
             "Unfinished workloads by what their verdict says",
@@ -514,6 +515,9 @@ class QueueGate:
             said = workload.status.verdict
             if said is not None and not is_true(workload.status.conditions, FINISHED):
                 counts[workload.state.value, said.layer.value, said.reason.value] += 1
+        if counts == self._counted:
+            return
+        self._counted = counts
         self._by_reason.clear()
         for labels, n in counts.items():
             self._by_reason.labels(*labels).set(n)

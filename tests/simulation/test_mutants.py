@@ -53,8 +53,8 @@ def never_tell_a_span_again(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("broken", "schedule", "said"),
     [
-        (charge_whatever_the_quota, schedule_of(2), "is charged over its quota"),
-        (promise_the_same_room_twice, schedule_of(20), "has pods and promises for"),
+        (charge_whatever_the_quota, schedule_of(5), "is charged over its quota"),
+        (promise_the_same_room_twice, schedule_of(1), "has pods and promises for"),
         (end_a_charge_before_its_pods, JOB_DELETED, "pods of it are on nodes"),
         (never_tell_a_span_again, DIES_TWICE, "has no root span"),
     ],

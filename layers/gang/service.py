@@ -12,7 +12,6 @@ import asyncio
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -110,6 +109,8 @@ class GangGate:
         self._tries: Counter[str] = Counter()
         self._refusals: Counter[str] = Counter()
         self._aside_until: dict[str, datetime] = {}
+        self._counted: Counter[tuple[str, str]] = Counter()
+        self._leading = False
         self._waiting = Gauge(
             "gang_waiting",
             "Gangs without a place, by what their verdict says",
@@ -127,7 +128,7 @@ class GangGate:
 
         return Gate(
             watchers=(
-                watcher(POD_GROUPS, self.groups, self._on_change),
+                watcher(POD_GROUPS, self.groups, self._on_group),
                 watcher(WORKLOADS, self.workloads, self._on_workload),
                 watcher(CLUSTER_QUEUES, self.queues, self._on_queue),
                 watcher(CAPACITY_REQUESTS, self.requests, self._on_change),
@@ -144,6 +145,7 @@ class GangGate:
 
     async def started(self) -> None:
         """Tell again what a former process may not have told, and begin."""
+        self._leading = True
         now = self._clock()
         for group in self.groups.values():
             for span in spans_to_tell_again(group, self.workloads.get(group.key), now):
@@ -156,6 +158,13 @@ class GangGate:
 
     def _on_change(self, key: str, old: object | None, new: object | None) -> None:
         self._passes.add_after(PASS, TOGETHER)
+
+    def _on_group(self, key: str, old: PodGroup | None, new: PodGroup | None) -> None:
+        self._passes.add_after(PASS, TOGETHER)
+        if self._leading and new is not None:  # here, not after a write: the answer to a write may be lost
+            before = old if old and old.metadata.uid == new.metadata.uid else None
+            for span in spans_of_write(new, before, self.workloads.get(new.key)):
+                self._runtime.spans.emit(span)
 
     def _on_workload(self, key: str, old: Workload | None, new: Workload | None) -> None:
         self._passes.add_after(PASS, TOGETHER)
@@ -194,9 +203,6 @@ class GangGate:
             self._own_binds.pop(row.uid, None)
         elif row.uid in self._own_binds:  # an event from before our bind
             row = row.on(self._own_binds[row.uid])
-        known = self._pod_rows.get(key)
-        if known is not None and known.uid == row.uid and known.phase == DONE and not known.terminating:
-            row = replace(row, terminating=False)  # it was done before it was deleted
         self._set_pod(key, row)
 
     def _remember(self, row: PodRow) -> None:
@@ -314,8 +320,6 @@ class GangGate:
             case PutPodGroupStatus(new, old):
                 stored = await write_status(self._api, self.groups, POD_GROUPS, new, old)
                 self._written[old.metadata.uid] = self._clock()
-                for span in spans_of_write(stored, old, self.workloads.get(new.key)):
-                    self._runtime.spans.emit(span)
                 self._told(stored, old)
             case BindMembers():
                 self._plans[step.group.key] = step
@@ -333,6 +337,9 @@ class GangGate:
             verdict = group.status.verdict
             if verdict and group.state in (PodGroupState.UNPLACED, PodGroupState.HELD):
                 found[str(group.state), str(verdict.reason)] += 1
+        if found == self._counted:
+            return
+        self._counted = found
         self._waiting.clear()
         for (state, reason), count in found.items():
             self._waiting.labels(state, reason).set(count)

@@ -251,7 +251,7 @@ def pod_row(pod: Pod) -> PodRow:
         name=meta.name,
         uid=meta.uid,
         node=spec.node_name,
-        phase=pod.status.phase,
+        phase=FAILED if _ended_after_its_deletion(pod) else pod.status.phase,
         terminating=meta.deletion_timestamp is not None,
         gated=bool(spec.scheduling_gates),
         unsupported=() if spec.node_name else unsupported_fields(spec),
@@ -266,6 +266,15 @@ def pod_row(pod: Pod) -> PodRow:
         reason=pod.status.reason,
         message=pod.status.message,
     )
+
+
+def _ended_after_its_deletion(pod: Pod) -> bool:
+    """Whether a member that says Succeeded does not count as done.
+
+    Its Job has counted it as failed when it began to terminate, and has another in its place, whatever its exit code.
+    The API server gives a grace period only to a pod that still ran when it was deleted.
+    """
+    return pod.status.phase == DONE and bool(pod.metadata.deletion_grace_period_seconds)
 
 
 def required_affinity(spec: PodSpec) -> NodeSelector | None:

@@ -17,8 +17,7 @@ from itertools import groupby
 import structlog
 from prometheus_client import Gauge
 
-from contracts.conditions import is_true
-from contracts.kinds.capacity import LAUNCHED, CapacityRequest, NodeClaim
+from contracts.kinds.capacity import CapacityRequest, NodeClaim
 from contracts.kinds.pod_group import PodGroup
 from contracts.kinds.pools import KwokNodeClass, NodePool
 from contracts.kinds.workload import Workload
@@ -124,6 +123,8 @@ class ProvisioningGate:
         self._own_pods: dict[str, ResourceAmounts] = {}
         self._faults: dict[str, str] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._counted: Counter[tuple[str, str]] = Counter()
+        self._leading = False
         self._by_reason = Gauge(
             "provisioning_requests",
             "Capacity requests by state and by what their verdict says",
@@ -144,6 +145,12 @@ class ProvisioningGate:
             changed(key, old, new)
 
         def request_changed(key: str, old: CapacityRequest | None, new: CapacityRequest | None) -> None:
+            workload = self._workload_of(new) if new is not None else None
+            if self._leading and new is not None and workload is not None:
+                # Here, not after a write: the answer to a write may be lost.
+                before = old if old and old.metadata.uid == new.metadata.uid else None
+                for span in spans_of_write(new, before, workload):
+                    self._runtime.spans.emit(span)
             known = old.status.plan if old is not None and old.in_flight else ()
             if new is not None and new.in_flight and new.status.plan != known:
                 for node in new.status.plan:  # claims that were seen before it have not been launched
@@ -190,6 +197,7 @@ class ProvisioningGate:
         )
 
     async def _started(self) -> None:
+        self._leading = True
         now = self._clock()
         for request in self.requests.values():
             workload = self._workload_of(request)
@@ -371,10 +379,6 @@ class ProvisioningGate:
         verdict = new.status.verdict
         if verdict is not None and (old.status.verdict is None or old.status.verdict.reason != verdict.reason):
             log.info("request.moved", request=new.key, state=new.state, reason=verdict.reason, said=verdict.message)
-        workload = self._workload_of(new)
-        if workload is not None:
-            for span in spans_of_write(new, old, workload):
-                self._runtime.spans.emit(span)
 
     def _workload_of(self, request: CapacityRequest) -> Workload | None:
         group = self.pod_groups.get(request.key)
@@ -393,6 +397,9 @@ class ProvisioningGate:
         counts = Counter(
             (r.state.value, str(r.status.verdict.reason)) for r in self.requests.values() if r.status.verdict
         )
+        if counts == self._counted:
+            return
+        self._counted = counts
         self._by_reason.clear()
         for labels, count in counts.items():
             self._by_reason.labels(*labels).set(count)
@@ -407,7 +414,7 @@ class ProvisioningGate:
         provider = self._providers[claim.spec.node_class.kind]
         match lifecycle.next_act(claim, node, now):
             case lifecycle.Terminate():
-                await self._terminate(claim, node, provider)
+                await self._terminate(claim, provider)
                 return None
             case lifecycle.Launch(deadline):
                 if not self._is_awaited(claim):
@@ -468,13 +475,12 @@ class ProvisioningGate:
         await write_status(self._api, self.claims, CLAIMS, failed, claim)
         log.warning("claim.failed", claim=claim.key, reason=blocker.reason, detail=blocker.detail)
 
-    async def _terminate(self, claim: NodeClaim, node: Node | None, provider: Provider) -> None:
+    async def _terminate(self, claim: NodeClaim, provider: Provider) -> None:
         """Instance, then Node, then finalizer: nothing is forgotten before it is gone."""
         async with asyncio.timeout(PROVIDER_DEADLINE):
             await provider.terminate(claim)
-        name = claim.metadata.name
-        if is_true(claim.status.conditions, LAUNCHED) or node is not None:
-            await self._delete_node(name)
+        # Asked for even if no launch is known: an answer may be lost, and what the watch tells of nodes may be late.
+        await self._delete_node(claim.metadata.name)
         try:
             await remove_finalizer(self._api, self.claims, CLAIMS, claim, NODE_CLAIM_FINALIZER)
         except NotFound:

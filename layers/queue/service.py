@@ -118,6 +118,7 @@ class QueueGate:
         self._faults: frozenset[tuple[str, str]] = frozenset()
         self._aside_until: dict[str, datetime] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._counted: Counter[tuple[str, str, str]] = Counter()
         self._by_reason = Gauge(
             "queue_workloads",
             "Unfinished workloads by what their verdict says",
@@ -206,6 +207,10 @@ class QueueGate:
     def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
         self._try_again(key)
         self._ask_at.pop(key, None)  # a newer version clears a doubt without being asked
+        if self._leading and new is not None:  # here, not after a write: the answer to a write may be lost
+            behind = self.pod_groups.get(key), self.capacity_requests.get(key)
+            for span in spans_of_write(new, old if old and old.metadata.uid == new.metadata.uid else None, *behind):
+                self._runtime.spans.emit(span)
         if new is None and old is not None:
             uid = old.metadata.uid
             self._written.pop(uid, None)
@@ -380,11 +385,8 @@ class QueueGate:
             self._tell_of_write(known, step.old)
 
     def _tell_of_write(self, stored: Workload, old: Workload) -> None:
-        """Spans and log of the status that is stored now over ``old``; it has no other author."""
+        """Note and log the status that is stored now over ``old``; it has no other author."""
         self._written[old.metadata.uid] = self._clock()
-        behind = self.pod_groups.get(old.key), self.capacity_requests.get(old.key)
-        for span in spans_of_write(stored, old, *behind):
-            self._runtime.spans.emit(span)
         self._told(stored, old)
 
     async def _write(self, step: Step) -> None:
@@ -526,6 +528,9 @@ class QueueGate:
             said = workload.status.verdict
             if said is not None and not is_true(workload.status.conditions, FINISHED):
                 counts[workload.state.value, said.layer.value, said.reason.value] += 1
+        if counts == self._counted:
+            return
+        self._counted = counts
         self._by_reason.clear()
         for labels, n in counts.items():
             self._by_reason.labels(*labels).set(n)

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 
 from contracts.base import Kind
 from contracts.mirrors import Pod
 from layers.runtime.errors import (
     ApiError,
-    ApiFailure,
     Conflict,
     Gone,
     Invalid,
@@ -338,23 +338,23 @@ class Api:
         return answer
 
     async def _retrying(
-        self, retried: Callable[[ApiFailure], bool], call: Callable[[], Awaitable[Response]]
+        self, retried: Callable[[BaseException], bool], call: Callable[[], Awaitable[Response]]
     ) -> Response:
-        for attempt in range(1, ATTEMPTS):
-            try:
-                return await call()
-            except ApiFailure as error:
-                if not retried(error):
-                    raise
-                pause = self._pause(error, attempt)
-            await asyncio.sleep(pause)
-        return await call()
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=self._pause,
+            retry=retry_if_exception(retried),
+            sleep=asyncio.sleep,
+            reraise=True,
+        )
+        return await retrying(call)
 
-    def _pause(self, error: ApiFailure, attempt: int) -> float:
+    def _pause(self, state: RetryCallState) -> float:
         """0.1 s, 0.2 s, 0.4 s, each shortened by up to half; what the server asks for wins, up to 30 s."""
+        error = state.outcome.exception() if state.outcome else None
         if isinstance(error, ApiError) and error.retry_after is not None:
             return min(error.retry_after, 30.0)
-        return float(0.1 * 2 ** (attempt - 1) * (1 - self._random() / 2))
+        return float(0.1 * 2 ** (state.attempt_number - 1) * (1 - self._random() / 2))
 
     def _decode(self, resource: Resource[T], answer: Response) -> T:
         try:
@@ -364,11 +364,11 @@ class Api:
             raise ServerError(answer.status, "NotTheApi", str(error)) from error
 
 
-def _may_pass(error: ApiFailure) -> bool:
+def _may_pass(error: BaseException) -> bool:
     return isinstance(error, Unreachable | TooManyRequests | ServerError)
 
 
-def _has_not_happened(error: ApiFailure) -> bool:
+def _has_not_happened(error: BaseException) -> bool:
     return isinstance(error, NotSent | TooManyRequests)
 
 

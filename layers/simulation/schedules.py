@@ -14,6 +14,10 @@ GATES = ("queue", "gang", "provisioning")
 TENANTS = ("red", "blue")
 LAST_FAULT = 40.0
 """Seconds within which every fault of a seed begins."""
+LEAST_MEMBERS = 12
+"""Of all gangs of a seed together: fewer make a run in which little happens."""
+FIRST_DELETED_JOB = 20.0
+"""Seconds before which no tenant takes a Job back: it should have done something by then."""
 
 
 @dataclass(frozen=True)
@@ -103,16 +107,19 @@ def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
     """
     r = random.Random(f"schedule/{seed}")
     large = r.random() < 1 / 8
-    nodes = tuple(r.choice((4, 7, 8) if large else (1, 2, 3)) for _ in range(r.randint(1, 3 if large else 2)))
-    machine = r.choice((1, 2, 2, 4))
+    nodes = tuple(r.choice((4, 7, 8) if large else (1, 2, 3)) for _ in range(r.randint(1, 3) if large else 2))
+    machine = r.choice((1, 2, 2, 2, 4))
     # The first gang needs more than there is: somebody has to buy.
     largest = sum(nodes) + r.randint(1, machine + 1)
     lacking = -(-largest // machine)
     quota = (largest + r.randint(0, 8), max(4, r.randint(largest // 2, largest + 4)))
     jobs = [Job("job-0", "red", round(r.uniform(0, 8), 2), largest, round(r.uniform(2, 15), 1))]
-    for i in range(1, r.choice((3, 3, 3, 4))):
+    gangs = r.choice((3, 3, 3, 3, 4))
+    while len(jobs) < gangs or sum(j.members for j in jobs) < LEAST_MEMBERS:
+        i = len(jobs)
         tenant = i if i < 2 else r.randrange(2)
-        members = r.randint(1, max(1, min(quota[tenant], largest)))
+        most = min(quota[tenant], largest)
+        members = r.randint(1, most) if large else min(most, r.choice((1, 3, 4, 5, 5, 6)))
         jobs.append(
             Job(
                 f"job-{i}",
@@ -157,7 +164,8 @@ READ = {
 
 
 def _fault(r: random.Random, what: What) -> Fault:
-    fault = Fault(round(r.uniform(0.5, LAST_FAULT), 2), what, pick=r.randrange(100))
+    earliest = FIRST_DELETED_JOB if what is What.DELETED_JOB else 0.5
+    fault = Fault(round(r.uniform(earliest, LAST_FAULT), 2), what, pick=r.randrange(100))
     if what in GATES_OWN:
         gate, writes = r.choice(GATES), r.random() < 0.85
         fault = replace(fault, gate=gate, writes=writes)

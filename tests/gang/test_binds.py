@@ -384,21 +384,6 @@ def test_a_member_that_has_succeeded_needs_no_slot_again_when_its_pod_is_deleted
     assert (cluster.state("next"), cluster.hold("next")) == (PodGroupState.PLACED, {"a": 2})
 
 
-def test_a_member_that_ends_well_after_it_was_deleted_is_not_done_and_its_replacement_is_bound() -> None:
-    """Found by the simulation, seed 56: its job had counted it as lost, and the new member waited for ever."""
-    cluster = bound(a_node("a", gpus=4))
-    for k in range(1, 4):
-        cluster.change(f"train-main-{k}", phase="Succeeded")
-    cluster.change("train-main-0", phase="Succeeded", deleted_at=NOW)
-    cluster.settle()
-    told = cluster.group().status.succeeded
-    del cluster.pods["train-main-0"]
-    cluster.member("train", "again", "main", a_pod_spec())
-    cluster.settle()
-
-    assert (told, cluster.pods["again"].spec.node_name) == ({"main": 3}, "a")
-
-
 def test_a_member_that_is_done_counts_as_bound_when_its_pod_is_deleted_and_the_gate_is_started_anew() -> None:
     """Found by the simulation, seed 1: a gate that had just been started counted one member less."""
     cluster = done_on(bound(a_node("a", gpus=2), a_node("b", gpus=2)), "a").settle()

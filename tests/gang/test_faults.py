@@ -125,3 +125,18 @@ def test_a_pod_counts_with_what_its_node_has_given_it() -> None:
     pod = a_pod("resized", node="a", phase="Running", requests={"cpu": "1"}, status=given)
 
     assert pod_row(pod).amounts == {"cpu": 8000, "pods": 1}
+
+
+@pytest.mark.parametrize(
+    ("deletion", "phase"),
+    [
+        ({"deletionTimestamp": NOW, "deletionGracePeriodSeconds": 30}, "Failed"),
+        ({"deletionTimestamp": NOW, "deletionGracePeriodSeconds": 0}, "Succeeded"),
+        ({}, "Succeeded"),
+    ],
+    ids=["deleted while it ran", "deleted when it had ended", "not deleted"],
+)
+def test_a_pod_that_was_deleted_while_it_ran_is_not_done_whatever_it_ends_with(
+    deletion: dict[str, Any], phase: str
+) -> None:
+    assert pod_row(a_pod("ended", node="a", phase="Succeeded", metadata=deletion)).phase == phase

@@ -152,17 +152,6 @@ async def test_a_template_that_cannot_be_read_stops_no_watch(gate: GangGate) -> 
     assert [name for name, _ in gang.demand.unsupported] == ["main"]
 
 
-async def test_a_member_that_was_done_before_it_was_deleted_stays_done(gate: GangGate) -> None:
-    gate.workloads.put_seen(at(1, a_workload(count=2)))
-    done = a_member("one", 2, phase="Succeeded")
-    gate.pods.put_seen(done)
-    gate.pods.put_seen(a_member("one", 3, phase="Succeeded", deleted_at=NOW))
-    assert gate.snapshot(NOW).gangs[0].pods == (pod_row(done),)
-
-    gate.pods.drop_seen(a_member("one", 4))
-    assert gate.snapshot(NOW).gangs[0].pods == (pod_row(done),)
-
-
 async def test_a_member_that_has_succeeded_is_remembered_when_its_pod_is_deleted_until_its_workload_is(
     gate: GangGate,
 ) -> None:

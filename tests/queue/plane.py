@@ -131,6 +131,7 @@ class Plane:
             gate.jobs.put_seen(decoded(self.versioned(body)))
         if not gate.workloads.keys():
             self.the_workloads_watch_tells()
+            gate._leading = True  # from here on it tells what it sees
 
     def the_workloads_watch_tells(self) -> None:
         for workload in sorted(map(self.workload, self.stored), key=lambda w: int(w.metadata.resource_version)):

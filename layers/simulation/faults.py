@@ -133,6 +133,8 @@ class Fault:
     pick: int = 0
     writes: bool = True
     """A fault of a call: strikes a write (True) or a read."""
+    spares: str = ""
+    """Of a Job that is deleted: not this one before something was bought, nor one that no gate has seen."""
 
 
 class Line(MemoryTransport):

@@ -232,7 +232,7 @@ class _Run:
         world = self.world
         pods = [p for p in world.cluster.list("pods") if p["spec"].get("nodeName") and not is_over(p)]
         found = {
-            What.DELETED_JOB: self._deletable_jobs(),
+            What.DELETED_JOB: self._deletable_jobs(fault.spares),
             What.DELETED_POD: pods,
             What.DELETED_CLAIM: world.cluster.list("nodeclaims"),
         }[fault.what]
@@ -246,12 +246,13 @@ class _Run:
             plural = "pods" if fault.what is What.DELETED_POD else "nodeclaims"
             world.cluster.delete(plural, meta["name"], meta.get("namespace"))
 
-    def _deletable_jobs(self) -> list[Json]:
-        """Those that have a Workload; the gang that must buy once something is bought: a run without shows little."""
+    def _deletable_jobs(self, spares: str) -> list[Json]:
+        jobs = self.world.unfinished_jobs()
+        if not spares:
+            return jobs
         known = {w["spec"]["job"]["uid"] for w in self.world.cluster.list("workloads")}
-        jobs = [j for j in self.world.unfinished_jobs() if j["metadata"]["uid"] in known]
-        first = self.schedule.jobs[0].name
-        return [j for j in jobs if self.witness.purchases or j["metadata"]["name"] != first]
+        jobs = [j for j in jobs if j["metadata"]["uid"] in known]
+        return jobs if self.witness.purchases else [j for j in jobs if j["metadata"]["name"] != spares]
 
     def _replica(self, fault: Fault) -> Replica:
         replicas = self.world.replicas_of(fault.gate)

@@ -166,6 +166,8 @@ READ = {
 def _fault(r: random.Random, what: What) -> Fault:
     earliest = FIRST_DELETED_JOB if what is What.DELETED_JOB else 0.5
     fault = Fault(round(r.uniform(earliest, LAST_FAULT), 2), what, pick=r.randrange(100))
+    if what is What.DELETED_JOB:
+        return replace(fault, spares="job-0")  # without the gang that must buy, a run would show little
     if what in GATES_OWN:
         gate, writes = r.choice(GATES), r.random() < 0.85
         fault = replace(fault, gate=gate, writes=writes)

@@ -112,6 +112,26 @@ async def test_the_spans_of_a_charge_whose_answer_was_lost_are_told_when_it_is_k
     plane.close()
 
 
+async def test_the_spans_of_an_eviction_whose_answer_was_lost_are_told_when_the_watch_tells_of_it(
+    wire: Wire, api: Api
+) -> None:
+    """Found by the simulation, seed 7: an attempt that had ended was left without its root span."""
+    world = World()
+    world.submit()
+    world.settle()
+    world.passes(1)
+    world.purchase("train", "Planned")
+    world.settle()
+    world.purchase("train", "Failed")
+    plane = Plane(wire, api, world)
+    plane.faults["train"] = [lost(LOST["504"])]
+    await passes(plane, 1)
+    plane.the_workloads_watch_tells()
+
+    assert plane.told("train") == ["queue.capacity_hold", "admission"]
+    plane.close()
+
+
 async def test_what_only_a_deleted_workload_can_tell_has_left_the_gate_before_it_goes(wire: Wire, api: Api) -> None:
     world = World()
     world.local_queues.clear()

@@ -5,6 +5,14 @@ from __future__ import annotations
 import hashlib
 
 QUEUE_LABEL = "trigate.dev/queue"
+ENFORCE_LABEL = "trigate.dev/enforce"
+"""On a Namespace, "true": its Jobs have a queue, and devices are for their members alone."""
+ENFORCE_ALSO_ANNOTATION = "trigate.dev/enforce-also"
+"""On an enforced Namespace: resources besides devices that are for members alone, separated by commas."""
+ENFORCE_EXCEPT_ANNOTATION = "trigate.dev/enforce-except"
+"""On an enforced Namespace: devices that any pod may have, separated by commas."""
+DEFAULT_QUEUE = "default"
+"""The LocalQueue that takes the Jobs of an enforced namespace that name none."""
 PRIORITY_CLASS_LABEL = "trigate.dev/priority-class"
 WORKLOAD_LABEL = "trigate.dev/workload"
 POD_SET_LABEL = "trigate.dev/pod-set"

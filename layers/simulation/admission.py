@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from contracts.names import (
     ATTEMPT_LABEL,
+    DEFAULT_QUEUE,
+    ENFORCE_ALSO_ANNOTATION,
+    ENFORCE_EXCEPT_ANNOTATION,
+    ENFORCE_LABEL,
     POD_SET_LABEL,
     QUEUE_LABEL,
     SCHEDULER_NAME,
@@ -20,6 +24,7 @@ from contracts.names import (
     WORKLOAD_LABEL,
     service_account,
 )
+from contracts.quantities import parse_quantity
 from layers.simulation.refusing import Refused, denied
 
 Json = dict[str, Any]
@@ -27,6 +32,7 @@ MOST_PODS = 100_000
 """Pods of one gang."""
 OWN_LABELS = (WORKLOAD_LABEL, POD_SET_LABEL, ATTEMPT_LABEL)
 JOB_CONTROLLER = "system:serviceaccount:kube-system:job-controller"
+DAEMON_SET_CONTROLLER = "system:serviceaccount:kube-system:daemon-set-controller"
 CONTROLLER_MANAGER = "system:kube-controller-manager"
 GARBAGE_COLLECTOR = "system:serviceaccount:kube-system:generic-garbage-collector"
 NAMESPACE_CONTROLLER = "system:serviceaccount:kube-system:namespace-controller"
@@ -63,37 +69,53 @@ class Attempt:
         return self.operation == "CREATE"
 
 
-LeaseOf = Callable[[str], Json | None]
-"""The Lease of this name in the system namespace."""
+class Parameters(Protocol):
+    """What policies read besides the write: the objects as they are stored."""
+
+    def get(self, plural: str, name: str, namespace: str | None = None) -> Json | None: ...
+
+
 _Said = Iterator[tuple[str, int]]
 
 
-def mutated(attempt: Attempt) -> Json:
-    """trigate-jobs-are-held: a new Job with a queue label is suspended and has our scheduler."""
+def mutated(attempt: Attempt, parameters: Parameters) -> Json:
+    """trigate-jobs-are-held and trigate-jobs-get-the-default-queue.
+
+    A new Job with a queue label is suspended and has our scheduler; in an enforced namespace that has a default queue,
+    so is one without.
+    """
     new = attempt.new or {}
-    if not (attempt.is_new and attempt.plural == "jobs" and not attempt.subresource and QUEUE_LABEL in _labels(new)):
+    if not (attempt.is_new and attempt.plural == "jobs" and not attempt.subresource):
         return new
-    spec = new.get("spec") or {}
+    meta, spec = new["metadata"], new.get("spec") or {}
+    if QUEUE_LABEL not in _labels(new):
+        namespace = meta.get("namespace") or ""
+        if not _is_enforced(namespace, parameters) or parameters.get("localqueues", DEFAULT_QUEUE, namespace) is None:
+            return new
+        meta = {**meta, "labels": {**_labels(new), QUEUE_LABEL: DEFAULT_QUEUE}}
     template = spec.get("template") or {}
     held = {**(template.get("spec") or {}), "schedulerName": SCHEDULER_NAME}
-    return {**new, "spec": {**spec, "suspend": True, "template": {**template, "spec": held}}}
+    return {**new, "metadata": meta, "spec": {**spec, "suspend": True, "template": {**template, "spec": held}}}
 
 
-def admit(attempt: Attempt, lease_of: LeaseOf) -> None:
+def admit(attempt: Attempt, parameters: Parameters) -> None:
     """Return if every policy lets the write in. Raises `Refused` with the first policy's first objection."""
     for policy, objections in POLICIES.items():
         for message, code in objections(attempt):
             raise denied(attempt.plural, attempt.name, policy, policy, message, code)
+    for policy, door in DOORS.items():
+        for message, code in door(attempt, parameters):
+            raise denied(attempt.plural, attempt.name, policy, policy, message, code)
     for gate in _GATES:
-        refusal = _fenced(attempt, gate, lease_of)
+        refusal = _fenced(attempt, gate, parameters)
         if refusal is not None:
             raise refusal
 
 
-def _fenced(attempt: Attempt, gate: str, lease_of: LeaseOf) -> Refused | None:
+def _fenced(attempt: Attempt, gate: str, parameters: Parameters) -> Refused | None:
     if attempt.user != service_account(gate) or not _is_fenced(attempt):
         return None
-    lease = lease_of(f"trigate-{gate}")
+    lease = parameters.get("leases", f"trigate-{gate}", SYSTEM_NAMESPACE)
     if lease is None:
         return None
     holder = (lease.get("spec") or {}).get("holderIdentity") or ""
@@ -355,9 +377,91 @@ POLICIES: dict[str, Callable[[Attempt], _Said]] = {
 }
 
 
-def lease_reader(get: Callable[[str, str, str], Json | None]) -> LeaseOf:
-    """Leases by name from a store's ``get(plural, name, namespace)``."""
-    return lambda name: get("leases", name, SYSTEM_NAMESPACE)
+def _jobs_have_a_queue(attempt: Attempt, parameters: Parameters) -> _Said:
+    if not attempt.is_new or attempt.plural != "jobs" or attempt.subresource:
+        return
+    namespace = _namespace_of(attempt)
+    if QUEUE_LABEL not in _labels(attempt.new or {}) and _is_enforced(namespace, parameters):
+        yield (
+            (
+                f"Jobs of namespace {namespace} need a queue, and it has no LocalQueue called default that would take "
+                f'this one: add the label trigate.dev/queue with a name that "kubectl get localqueues -n {namespace}" '
+                "lists, or ask an administrator for a LocalQueue called default"
+            ),
+            422,
+        )
+
+
+def _devices_are_for_members(attempt: Attempt, parameters: Parameters) -> _Said:
+    """Pods cannot be resized here, so that only new ones are asked."""
+    if not attempt.is_new or attempt.plural != "pods" or attempt.subresource:
+        return
+    new, namespace = attempt.new or {}, _namespace_of(attempt)
+    if not _is_enforced(namespace, parameters) or attempt.user.startswith("system:node:"):
+        return
+    spec = new.get("spec") or {}
+    by_jobs = attempt.user in (JOB_CONTROLLER, CONTROLLER_MANAGER) and _controlled_by(new, "batch/v1", "Job")
+    if spec.get("schedulerName") == SCHEDULER_NAME and _labels(new).get(WORKLOAD_LABEL) and by_jobs:
+        return
+    by_daemon_sets = attempt.user in (DAEMON_SET_CONTROLLER, CONTROLLER_MANAGER)
+    of_daemon_set = by_daemon_sets and _controlled_by(new, "apps/v1", "DaemonSet")
+    also = () if of_daemon_set else _listed(namespace, ENFORCE_ALSO_ANNOTATION, parameters)
+    exempt = _listed(namespace, ENFORCE_EXCEPT_ANNOTATION, parameters)
+    for requests in _requests(spec):
+        asked = ", ".join(
+            name
+            for name in sorted(requests)
+            if (name in also or ("/" in name and name not in exempt)) and parse_quantity(requests[name]) > 0
+        )
+        if asked:
+            yield (
+                (
+                    f"{asked} in namespace {namespace} is for Jobs that a queue has admitted, and this pod is no "
+                    f"member of one: run it as a Job with the label trigate.dev/queue, or leave {asked} out"
+                ),
+                403,
+            )
+    if spec.get("resourceClaims") and not of_daemon_set:
+        yield (
+            (
+                "resourceClaims take devices that no queue counts, and in this namespace devices are for Jobs that a "
+                "queue has admitted: leave resourceClaims out"
+            ),
+            403,
+        )
+
+
+DOORS: dict[str, Callable[[Attempt, Parameters], _Said]] = {
+    "trigate-jobs-have-a-queue": _jobs_have_a_queue,
+    "trigate-devices-are-for-members": _devices_are_for_members,
+}
+"""The policies that look at the namespace too."""
+
+
+def _namespace_of(attempt: Attempt) -> str:
+    return ((attempt.new or {}).get("metadata") or {}).get("namespace") or ""
+
+
+def _is_enforced(namespace: str, parameters: Parameters) -> bool:
+    return _labels(parameters.get("namespaces", namespace) or {}).get(ENFORCE_LABEL) == "true"
+
+
+def _listed(namespace: str, annotation: str, parameters: Parameters) -> list[str]:
+    meta = (parameters.get("namespaces", namespace) or {}).get("metadata") or {}
+    return [name.strip() for name in ((meta.get("annotations") or {}).get(annotation) or "").split(",")]
+
+
+def _controlled_by(obj: Json, api_version: str, kind: str) -> bool:
+    return any(
+        owner.get("controller") and (owner.get("apiVersion"), owner.get("kind")) == (api_version, kind)
+        for owner in (obj.get("metadata") or {}).get("ownerReferences") or ()
+    )
+
+
+def _requests(pod_spec: Json) -> list[Json]:
+    """Of each container, and of the pod as a whole."""
+    parts = (*pod_spec.get("containers", ()), *pod_spec.get("initContainers", ()), pod_spec)
+    return [(part.get("resources") or {}).get("requests") or {} for part in parts]
 
 
 def _labels(obj: Json) -> dict[str, str]:

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from layers.runtime.transport import Request, Response
-from layers.simulation.admission import Attempt, admit, lease_reader, mutated
+from layers.simulation.admission import Attempt, admit, mutated
 from layers.simulation.clock import VirtualClock
 from layers.simulation.garbage import Collector
 from layers.simulation.kinds import Served, served
@@ -76,7 +76,6 @@ class MemoryServer:
         for one in (*served(), *also):
             self.store.serve(one.plural, one.api_version, one.kind, one.namespaced, one.generations)
             self._served[one.plural] = one
-        self._lease_of = lease_reader(self.store.get)
         self._pages: dict[str, tuple[int, list[Record]]] = {}
         self.store.listen(self._compact)
         for namespace in ("default", "kube-system", "trigate-system"):
@@ -137,11 +136,11 @@ class MemoryServer:
                 raise Refused(403, "Forbidden", f'{qualified(plural)} "{name}" is forbidden: {words}')
         new = self.store.as_new(table, {**body, "metadata": meta})
         attempt = Attempt("CREATE", plural, "", user, name, new, None, field_manager)
-        new = mutated(attempt)
+        new = mutated(attempt, self.store)
         if one.shape is None or "status" in new:
             new = one.prepare(new)
         new = one.shaped(new, None, name)
-        admit(Attempt("CREATE", plural, "", user, name, new, None, field_manager), self._lease_of)
+        admit(Attempt("CREATE", plural, "", user, name, new, None, field_manager), self.store)
         if (namespace, name) in table.records:
             raise already_exists(plural, name)
         return new if dry_run else self.store.commit(table, (namespace, name), new, None)
@@ -195,7 +194,7 @@ class MemoryServer:
         if added and "deletionTimestamp" in before:
             words = f"Forbidden: no new finalizers can be added if the object is being deleted: {sorted(added)}"
             raise invalid(one.kind, name, ("metadata.finalizers", words))
-        admit(Attempt("UPDATE", plural, subresource, user, name, new, old, field_manager), self._lease_of)
+        admit(Attempt("UPDATE", plural, subresource, user, name, new, old, field_manager), self.store)
         return new if dry_run else self.store.replace(self.store.tables[plural], record, new)
 
     def delete(
@@ -216,7 +215,7 @@ class MemoryServer:
         if wanted.get("resourceVersion") not in (None, meta["resourceVersion"]):
             words = f"Precondition failed: ResourceVersion in precondition: {wanted['resourceVersion']}"
             raise conflict(plural, name, f"{words}, ResourceVersion in object meta: {meta['resourceVersion']}")
-        admit(Attempt("DELETE", plural, "", user, name, None, record.object), self._lease_of)
+        admit(Attempt("DELETE", plural, "", user, name, None, record.object), self.store)
         policy = options.get("propagationPolicy") or ("Orphan" if plural == "jobs" else "Background")
         finalizer = {"Orphan": "orphan", "Foreground": "foregroundDeletion"}.get(policy)
         return self.store.delete(plural, name, namespace, options.get("gracePeriodSeconds"), finalizer)
@@ -233,7 +232,7 @@ class MemoryServer:
     ) -> None:
         """Bind the pod to the node that the Binding names; nobody asks whether that exists. Raises `Refused`."""
         record = self._record("pods", namespace, name)
-        admit(Attempt("CREATE", "pods", "binding", user, name, body, None, field_manager), self._lease_of)
+        admit(Attempt("CREATE", "pods", "binding", user, name, body, None, field_manager), self.store)
         pod, wanted = record.object, body.get("metadata") or {}
         node = (body.get("target") or {}).get("name")
         if not node:

@@ -550,8 +550,8 @@ async def a_deletion_can_be_of_one_uid_and_one_version(bench: Bench) -> None:
 
 async def what_has_lost_its_owner_goes_after_it(bench: Bench) -> None:
     owner = await bench.job()
-    await bench.api.create(LOCAL_QUEUES, _owned_by(owner, "owned"), bench.namespace)
-    await bench.api.create(LOCAL_QUEUES, _owned_by(None, "free"), bench.namespace)
+    await bench.api.create(LOCAL_QUEUES, a_queue_of(owner, "owned"), bench.namespace)
+    await bench.api.create(LOCAL_QUEUES, a_queue_of(None, "free"), bench.namespace)
 
     await bench.api.delete(JOBS, "job", bench.namespace, uid=owner.metadata.uid)
 
@@ -561,7 +561,7 @@ async def what_has_lost_its_owner_goes_after_it(bench: Bench) -> None:
 
 async def an_orphan_stays_and_forgets_its_owner(bench: Bench) -> None:
     owner = await bench.job()
-    await bench.api.create(LOCAL_QUEUES, _owned_by(owner, "owned"), bench.namespace)
+    await bench.api.create(LOCAL_QUEUES, a_queue_of(owner, "owned"), bench.namespace)
 
     await bench.api.delete(JOBS, "job", bench.namespace, propagation="Orphan")
 
@@ -571,7 +571,7 @@ async def an_orphan_stays_and_forgets_its_owner(bench: Bench) -> None:
 
 async def an_owner_deleted_in_the_foreground_outlives_what_it_owns(bench: Bench) -> None:
     owner = await bench.job()
-    body = _owned_by(owner, "owned")
+    body = a_queue_of(owner, "owned")
     body["metadata"]["finalizers"] = ["example.dev/keep"]
     await bench.api.create(LOCAL_QUEUES, body, bench.namespace)
 
@@ -587,7 +587,7 @@ async def an_owner_deleted_in_the_foreground_outlives_what_it_owns(bench: Bench)
     await eventually(lambda: gone(bench, JOBS, "job", bench.namespace))
 
 
-def _owned_by(owner: Job | None, name: str) -> Json:
+def a_queue_of(owner: Job | None, name: str) -> Json:
     body: Json = {"metadata": {"name": name}, "spec": {"clusterQueue": "nowhere"}}
     if owner is not None:
         reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.metadata.name, "uid": owner.metadata.uid}
@@ -598,7 +598,7 @@ def _owned_by(owner: Job | None, name: str) -> Json:
 async def a_namespace_takes_everything_with_it(bench: Bench) -> None:
     name = f"{bench.namespace}-going"
     await bench.api.create(NAMESPACES, {"metadata": {"name": name}})
-    await bench.api.create(LOCAL_QUEUES, _owned_by(None, "inside"), name)
+    await bench.api.create(LOCAL_QUEUES, a_queue_of(None, "inside"), name)
 
     await bench.api.delete(NAMESPACES, name)
 
@@ -834,7 +834,7 @@ async def a_resource_is_covered_by_one_group(bench: Bench) -> None:
 async def what_the_gates_make_and_write_is_theirs(bench: Bench) -> None:
     group = Resource("/apis/trigate.dev/v1alpha1", "podgroups", True, "PodGroup", Thing)
     pod = a_pod(schedulerName="trigate")
-    queue = await bench.api.create(LOCAL_QUEUES, _owned_by(None, "queue"), bench.namespace)
+    queue = await bench.api.create(LOCAL_QUEUES, a_queue_of(None, "queue"), bench.namespace)
     for attempt, sentence in (
         (
             bench.api.create(

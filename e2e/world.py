@@ -323,7 +323,7 @@ class World:
             ]
             raise AssertionError(f"{late}; left: {left}") from None
         await self.gone(deadline=45)
-        for kind in ("NodePool", "ClusterQueue", "KwokNodeClass", "ResourceFlavor", "WorkloadPriorityClass"):
+        for kind in ("NodePool", "ClusterQueue", "Cohort", "KwokNodeClass", "ResourceFlavor", "WorkloadPriorityClass"):
             for found in await self.cluster.all(kind):
                 if found["metadata"]["name"].startswith(self.name):
                     await self.cluster.delete(kind, found["metadata"]["name"])

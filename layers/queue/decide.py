@@ -62,7 +62,13 @@ from layers.queue.verdicts import (
 )
 
 _HELD_BACK = (WorkloadState.PENDING, WorkloadState.RESERVED)
-_PASSING = (Reason.QUOTA_EXCEEDED, Reason.BEHIND_HEAD, Reason.BACKOFF)
+_PASSING = (
+    Reason.QUOTA_EXCEEDED,
+    Reason.BORROWING_LIMIT_REACHED,
+    Reason.COHORT_EXHAUSTED,
+    Reason.BEHIND_HEAD,
+    Reason.BACKOFF,
+)
 """What passes by itself when others end, or with time."""
 _OF_QUOTA = (*_PASSING, Reason.EXCEEDS_MAX_QUOTA, Reason.NO_MATCHING_FLAVOR, Reason.FLAVOR_TAINT_NOT_TOLERATED)
 
@@ -79,7 +85,7 @@ class _Pass:
 
     def __init__(self, world: Snapshot, now: datetime) -> None:
         self.world, self.now = world, now
-        self.charges = Charges()
+        self.charges = Charges(world.quota.unused())
         self.waiting: dict[str, Waiting] = {}
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
@@ -416,7 +422,9 @@ class _Pass:
         asked = queue.key, workload.spec.template_hash
         if asked not in self.fitting:
             demands, unreadable = readable_demands(workload)
-            self.fitting[asked] = not unreadable and not exceeds_maximum(demands, queue, self.world.flavors)
+            self.fitting[asked] = not unreadable and not exceeds_maximum(
+                demands, queue, self.world.flavors, self.world.quota.unused()
+            )
         return self.fitting[asked]
 
     def _keep_in_line(self, workload: Workload, job: JobView) -> None:

@@ -65,6 +65,8 @@ class Bound:
     """The name of the ClusterQueue or Cohort whose limit it is."""
     most: int
     """What the limit allows in all: the quota of the node and all below it, or the borrowingLimit."""
+    own: bool
+    """Whether the node is the queue itself."""
 
 
 class Cell:
@@ -113,13 +115,13 @@ class Cell:
         """What is available, and which limit of which node it is that allows no more."""
         chain, root = self._chain()
         free = root.subtree - root.usage
-        limit, node, most = (Limit.COHORT if chain else Limit.NOMINAL), root.name, root.subtree
+        limit, node, most = (Limit.COHORT if chain else Limit.NOMINAL), root, root.subtree
         for cell in chain:
             if cell.borrowing_limit is not None and cell._room_in_parent() < free:
                 free = cell._room_in_parent()
-                limit, node, most = Limit.BORROWING, cell.name, cell.borrowing_limit
+                limit, node, most = Limit.BORROWING, cell, cell.borrowing_limit
             free += max(0, cell.local - cell.usage)
-        return Bound(limit, free, node, most)
+        return Bound(limit, free, node.name, most, own=node is self)
 
     def _room_in_parent(self) -> int:
         """What the borrowingLimit leaves of the parent's quota."""
@@ -174,6 +176,10 @@ class QuotaTree:
     def path(self, queue: str) -> tuple[str, ...]:
         """The names of the Cohorts above a queue, the nearest first. A cycle is cut."""
         return self._plan.path(self._plan.parent_of_queue.get(queue))
+
+    def path_of_cohort(self, cohort: str) -> tuple[str, ...]:
+        """The names of the Cohorts above a Cohort, the nearest first. A cycle is cut."""
+        return self._plan.path(self._plan.uncut_parent(cohort))
 
     def cohorts(self) -> Iterable[str]:
         """Every Cohort, those that are only named included."""

@@ -268,10 +268,10 @@ def test_a_queue_that_nobody_made_has_no_quota_and_keeps_what_it_was_charged() -
 @pytest.mark.parametrize(
     ("queue", "bound"),
     [
-        ("alone", Bound(Limit.NOMINAL, 4, "alone", 4)),
-        ("careful", Bound(Limit.BORROWING, 3, "careful", 1)),
-        ("free", Bound(Limit.COHORT, 9, "all", 12)),
-        ("below", Bound(Limit.BORROWING, 2, "team", 2)),
+        ("alone", Bound(Limit.NOMINAL, 4, "alone", 4, own=True)),
+        ("careful", Bound(Limit.BORROWING, 3, "careful", 1, own=True)),
+        ("free", Bound(Limit.COHORT, 9, "all", 12, own=False)),
+        ("below", Bound(Limit.BORROWING, 2, "team", 2, own=False)),
     ],
 )
 def test_a_bound_names_what_the_next_unit_would_run_into(queue: str, bound: Bound) -> None:

@@ -56,6 +56,8 @@ class Witness:
         self._amounts: dict[str, dict[str, int]] = {}
         self._succeeded: defaultdict[str, set[str]] = defaultdict(set)
         """Workload key → uids of members that are done, whether they are still there or not."""
+        self._replaced: set[str] = set()
+        """Uids of pods that were deleted before they had ended: their Jobs count them as failed, however they end."""
         self._disturbed: set[str] = set()
         self._partial_since: dict[tuple[str, int], float] = {}
         self._wordless_since: dict[str, float] = {}
@@ -166,7 +168,10 @@ class Witness:
             self._check_node(node)
             self._check_running(pod)
         workload = (pod["metadata"].get("labels") or {}).get(WORKLOAD_LABEL)
-        if workload and (pod.get("status") or {}).get("phase") == "Succeeded":
+        if not is_over(pod) and pod["metadata"].get("deletionTimestamp"):
+            self._replaced.add(pod["metadata"]["uid"])
+        succeeded = (pod.get("status") or {}).get("phase") == "Succeeded"
+        if workload and succeeded and pod["metadata"]["uid"] not in self._replaced:
             self._succeeded[f"{pod['metadata']['namespace']}/{workload}"].add(pod["metadata"]["uid"])
         if workload:
             self._check_whole(f"{pod['metadata']['namespace']}/{workload}")

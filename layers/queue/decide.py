@@ -443,9 +443,8 @@ class _Pass:
         asked = queue.key, workload.spec.template_hash
         if asked not in self.fitting:
             demands, unreadable = readable_demands(workload)
-            self.fitting[asked] = not unreadable and not exceeds_maximum(
-                demands, queue, self.world.flavors, self.world.quota.unused()
-            )
+            quota = self.world.quota
+            self.fitting[asked] = not unreadable and not exceeds_maximum(demands, queue, self.world.flavors, quota)
         return self.fitting[asked]
 
     def _keep_in_line(self, workload: Workload, job: JobView) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from contracts.base import ObjectMeta, OwnerReference
+from contracts.base import ObjectMeta
 from contracts.conditions import find, is_true
 from contracts.kinds import CapacityRequest, ClusterQueue, PodGroup, Workload
 from contracts.kinds.capacity import CapacityState
@@ -26,13 +26,15 @@ from contracts.kinds.workload import (
     Admission,
     ChargeCause,
     PodSetAssignment,
-    WorkloadSpec,
     WorkloadState,
 )
-from contracts.names import WORKLOAD_FINALIZER, workload_name
+from contracts.names import WORKLOAD_FINALIZER
 from contracts.reasons import EvictionReason, Passed, Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker
 from layers.queue import attempts
+from layers.queue.demands import Demand
+from layers.queue.fallback import failed_flavors, fallback, is_hopeless, with_failed_flavors
+from layers.queue.intake import key_of, spec_of, workload_of
 from layers.queue.obstacles import is_draining, queues_of, readable_demands, standing_obstacles
 from layers.queue.order import Waiting, could_run, in_turn
 from layers.queue.quota import Assigned, Charges, assign, exceeds_maximum, stands
@@ -62,7 +64,13 @@ from layers.queue.verdicts import (
 )
 
 _HELD_BACK = (WorkloadState.PENDING, WorkloadState.RESERVED)
-_PASSING = (Reason.QUOTA_EXCEEDED, Reason.BEHIND_HEAD, Reason.BACKOFF)
+_PASSING = (
+    Reason.QUOTA_EXCEEDED,
+    Reason.BORROWING_LIMIT_REACHED,
+    Reason.COHORT_EXHAUSTED,
+    Reason.BEHIND_HEAD,
+    Reason.BACKOFF,
+)
 """What passes by itself when others end, or with time."""
 _OF_QUOTA = (*_PASSING, Reason.EXCEEDS_MAX_QUOTA, Reason.NO_MATCHING_FLAVOR, Reason.FLAVOR_TAINT_NOT_TOLERATED)
 
@@ -79,7 +87,7 @@ class _Pass:
 
     def __init__(self, world: Snapshot, now: datetime) -> None:
         self.world, self.now = world, now
-        self.charges = Charges()
+        self.charges = Charges(world.quota.unused())
         self.waiting: dict[str, Waiting] = {}
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
@@ -96,8 +104,8 @@ class _Pass:
             if workload.charge_cause and workload.status.admission:
                 self.charges.add(workload.status.admission)
         for job in sorted(self.world.jobs.values(), key=lambda j: (j.asked.created_at, j.uid)):
-            if _key_of(job) not in known and _key_of(job) not in self.world.set_aside:
-                self._isolated(_key_of(job), partial(self._new, job))
+            if key_of(job) not in known and key_of(job) not in self.world.set_aside:
+                self._isolated(key_of(job), partial(self._new, job))
         for workload in in_turn(self.world.workloads.values()):
             if not self._isolated(workload.key, partial(self._one, workload)):
                 self._isolated(workload.key, partial(self._undecidable, workload))
@@ -129,8 +137,8 @@ class _Pass:
         if job.deleted or job.finished:
             return
         if not job.suspended:
-            self.steps.append(SuspendJob(job, _key_of(job)))
-        self.steps.append(MakeWorkload(_workload_of(job)))
+            self.steps.append(SuspendJob(job, key_of(job)))
+        self.steps.append(MakeWorkload(workload_of(job)))
 
     def _one(self, workload: Workload) -> None:
         if workload.spec.job.kind not in self.world.kinds:
@@ -223,7 +231,7 @@ class _Pass:
             self.steps.append(SuspendJob(job, workload.key))
         asked, said = job.asked, workload.spec
         same = not job.readable or (asked.template_hash, asked.queue_name) == (said.template_hash, said.queue_name)
-        wanted = _spec_of(job, workload)
+        wanted = spec_of(job, workload)
         # What a reservation or a charge was given for is rewritten when it is lost; priority and clocks at any time.
         if wanted != said and (same or state is WorkloadState.PENDING):
             self.steps.append(RewriteSpec(old.but(spec=wanted), old))
@@ -268,7 +276,7 @@ class _Pass:
         standing = workload.status.admission
         assert queue is not None  # no obstacle: it exists
         fits = standing is not None and stands(standing, demands, queue, self.world.flavors, self.charges)
-        assigned = Assigned(standing) if fits else assign(demands, queue, self.world.flavors, self.charges)
+        assigned = Assigned(standing) if fits else self._assign(workload, demands, queue)
         # A reservation is lost only for another one: the same again under a new number would be lost again.
         fits = fits or (standing is not None and assigned.admission == standing)
         group, request = self._behind(workload)
@@ -288,10 +296,10 @@ class _Pass:
             else:
                 self._charge(attempts.charged(workload, cause, self.now), old)
         elif not fits and assigned.admission:  # another flavor has room, or its flavor has been edited
-            again = attempts.lost(workload, "FlavorChanged", "another flavor serves the gang now", self.now)
-            again = attempts.reserved(again, assigned.admission, self.now)
-            self._stand_in_line(again, ())
-            self._say(again, old, blockers_behind(again, group, request), Passed.QUOTA_RESERVED)
+            self._change_flavor(workload, old, assigned.admission, "another flavor serves the gang now")
+        elif elsewhere := self._fallback(workload, demands, queue):
+            failed = with_failed_flavors(workload, self.now)
+            self._change_flavor(failed, old, elsewhere, "no nodes of the former flavor can be bought")
         else:
             self._stand_in_line(workload, assigned.blockers)
             blockers = (
@@ -301,6 +309,25 @@ class _Pass:
                 *map(invalid, job.problems),
             )
             self._say(workload, old, blockers, Passed.QUOTA_RESERVED)
+
+    def _assign(self, workload: Workload, demands: tuple[Demand, ...], queue: ClusterQueue) -> Assigned:
+        last = failed_flavors(workload, self.now)
+        return assign(demands, queue, self.world.flavors, self.charges, last=last)
+
+    def _fallback(self, workload: Workload, demands: tuple[Demand, ...], queue: ClusterQueue) -> Admission | None:
+        """Where the gang fits instead, if the nodes of its flavor neither exist nor can be bought now."""
+        group, request = self._behind(workload)
+        if not is_hopeless(workload, group, request):
+            return None
+        for failed in workload.status.failed_flavors:
+            if failed.until > self.now:
+                self._wake(failed.until)
+        return fallback(workload, demands, queue, self.world.flavors, self.charges, self.now)
+
+    def _change_flavor(self, workload: Workload, old: Workload, admission: Admission, said: str) -> None:
+        again = attempts.reserved(attempts.lost(workload, "FlavorChanged", said, self.now), admission, self.now)
+        self._stand_in_line(again, ())
+        self._say(again, old, blockers_behind(again, *self._behind(again)), Passed.QUOTA_RESERVED)
 
     def _charged(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
         group, request = self._behind(workload)
@@ -371,7 +398,7 @@ class _Pass:
             if workload.size == 0:
                 assigned = Assigned(_nothing(workload, queue.key))
             else:
-                assigned = assign(demands, queue, self.world.flavors, self.charges)
+                assigned = self._assign(workload, demands, queue)
                 forbidding = self._line(workload, queue.spec.max_overtakes).forbidding(workload, MAX_OBJECTS)
                 obstacles += [*assigned.blockers, *_behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
@@ -416,7 +443,8 @@ class _Pass:
         asked = queue.key, workload.spec.template_hash
         if asked not in self.fitting:
             demands, unreadable = readable_demands(workload)
-            self.fitting[asked] = not unreadable and not exceeds_maximum(demands, queue, self.world.flavors)
+            quota = self.world.quota
+            self.fitting[asked] = not unreadable and not exceeds_maximum(demands, queue, self.world.flavors, quota)
         return self.fitting[asked]
 
     def _keep_in_line(self, workload: Workload, job: JobView) -> None:
@@ -518,8 +546,8 @@ class _Pass:
         return group, request
 
 
-def _answers(group: PodGroup | None, workload: Workload) -> bool:
-    return group is not None and group.status.reservation == workload.status.reservation
+def _answers(behind: PodGroup | CapacityRequest | None, workload: Workload) -> bool:
+    return behind is not None and behind.status.reservation == workload.status.reservation
 
 
 def _cause(workload: Workload, group: PodGroup | None, request: CapacityRequest | None) -> ChargeCause | None:
@@ -544,43 +572,3 @@ def _nothing(workload: Workload, queue: str) -> Admission:
 
 def _owned_by(meta: ObjectMeta, uid: str) -> bool:
     return not meta.owner_references or any(o.uid == uid for o in meta.owner_references)
-
-
-def _spec_of(job: JobView, workload: Workload) -> WorkloadSpec:
-    """What the Workload's spec is to be: the job's words, but for what is set on the Workload alone.
-
-    While the job has a problem, priority and clocks stay: a priority class that is missing, or a clock with a slip of
-    the pen, would else move the gang now and once more when it is put right.
-    """
-    if not job.readable:
-        return workload.spec
-    same = workload.spec.template_hash == job.asked.template_hash
-    pod_sets = workload.spec.pod_sets if same else job.asked.pod_sets
-    said = workload.spec
-    wanted = job.asked.but(active=said.active, created_at=said.created_at, pod_sets=pod_sets)
-    if not job.problems:
-        return wanted
-    return wanted.but(
-        priority=said.priority,
-        capacity_timeout_seconds=said.capacity_timeout_seconds,
-        start_timeout_seconds=said.start_timeout_seconds,
-    )
-
-
-def _key_of(job: JobView) -> str:
-    return f"{job.namespace}/{workload_name(job.asked.job.kind, job.asked.job.name, job.uid)}"
-
-
-def _workload_of(job: JobView) -> Workload:
-    asked = job.asked.job
-    owner = OwnerReference(
-        api_version=asked.api_version, kind=asked.kind, name=asked.name, uid=asked.uid, controller=True,
-        block_owner_deletion=True,
-    )  # fmt: skip
-    meta = ObjectMeta(
-        name=workload_name(asked.kind, asked.name, job.uid),
-        namespace=job.namespace,
-        finalizers=(WORKLOAD_FINALIZER,),
-        owner_references=(owner,),
-    )
-    return Workload(metadata=meta, spec=job.asked)

@@ -61,7 +61,9 @@ def only_numbers_differ(new: Verdict, old: Verdict | None) -> bool:
 
 
 def _form(verdict: Verdict) -> tuple[object, ...]:
-    obstacles = frozenset((b.reason, b.pod_set, b.queue, b.flavor, b.pool, b.resource) for b in verdict.blockers)
+    obstacles = frozenset(
+        (b.reason, b.pod_set, b.queue, b.cohort, b.flavor, b.pool, b.resource) for b in verdict.blockers
+    )
     return verdict.layer, verdict.reason, verdict.attempt, obstacles
 
 

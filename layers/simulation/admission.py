@@ -36,6 +36,7 @@ _AUTHORS = {
     "workloads": "queue",
     "clusterqueues": "queue",
     "localqueues": "queue",
+    "cohorts": "queue",
     "podgroups": "gang",
     "capacityrequests": "provisioning",
     "nodeclaims": "provisioning",

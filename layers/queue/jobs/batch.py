@@ -33,7 +33,7 @@ from contracts.names import (
     WORKLOAD_LABEL,
 )
 from contracts.quantities import BadQuantity
-from layers.queue.quota import demands_of
+from layers.queue.demands import demands_of
 from layers.queue.snapshot import JobView
 
 Json: TypeAlias = dict[str, Any]

@@ -224,7 +224,7 @@ def _gang(w: Workload, p: PodGroup | None) -> GateLine:
     nodes = _nodes(p)
     match p.state:
         case PodGroupState.BOUND:
-            return line(Mark.PASSED, f"{p.status.bound}/{w.size} members bound{nodes}")
+            return line(Mark.PASSED, f"{_members(w, p)}{nodes}")
         case PodGroupState.PLACED if not blockers:
             how = f"{p.status.bound}/{w.size} bound" if w.state is WorkloadState.ADMITTED else "room held"
             return line(Mark.PASSED, f"all {w.size} members placed, {how}{nodes}")
@@ -236,6 +236,12 @@ def _gang(w: Workload, p: PodGroup | None) -> GateLine:
     if blockers:
         return line(Mark.STOPPED, sentence(blockers[0]))
     return line(Mark.WORKING, "deciding")
+
+
+def _members(w: Workload, p: PodGroup) -> str:
+    """``8/8 members bound``, and how many are over: those have left their nodes."""
+    over = sum(p.status.succeeded.values())
+    return f"{p.status.bound} members on nodes, {over} finished" if over else f"{p.status.bound}/{w.size} members bound"
 
 
 def _nodes(p: PodGroup) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from contracts.kinds import (
     CapacityRequest,
@@ -41,6 +41,16 @@ class JobView:
     """Suspended, and its controller has said so and counts no pod any more."""
     finished: str | None = None
     """``Complete`` or ``Failed``."""
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    """Members that a new start would run at once, by pod set; a pod set that is not named: all of them."""
+    needed: Mapping[str, int] = field(default_factory=dict)
+    """Members that the present start may still run at once, by pod set; not named: all of them."""
+    alive: int = 0
+    """Pods that its controller counts as not ended, terminating ones among them."""
+    short: bool = False
+    """Members are missing or not ready, though they are not over."""
+    shrunk: bool = False
+    """It runs fewer members at once than its author asked for, by the queue gate's doing."""
     deleted: bool = False
 
     @property
@@ -50,6 +60,10 @@ class JobView:
     @property
     def namespace(self) -> str:
         return self.key.partition("/")[0]
+
+    def runs_attempt(self, attempt: int) -> bool:
+        """Whether it is started, as this attempt."""
+        return not self.suspended and self.attempt == attempt
 
 
 @dataclass(frozen=True)
@@ -77,6 +91,10 @@ class Snapshot:
     and keep their place in line."""
     unwritable: frozenset[str] = frozenset()
     """Those of ``set_aside`` that were refused so often that they cannot run: they keep no place in line."""
+    short_since: Mapping[str, datetime] = field(default_factory=dict)
+    """Since when members of a job are missing or not ready, by the job's uid, as far as this process has seen it."""
+    retention: timedelta | None = None
+    """So long a finished Workload is kept; None: as long as its job."""
     written: Mapping[str, datetime] = field(default_factory=dict)
     """When this process last wrote a Workload's status, by its uid."""
 

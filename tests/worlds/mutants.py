@@ -71,20 +71,20 @@ def charge_ended_before_the_purchase(m: Patch) -> None:
 
 
 def no_finalizer(m: Patch) -> None:
-    make = queue._workload_of
+    make = queue.workload_of
 
     def made(job: Any) -> Workload:
         found = make(job)
         return found.but(metadata=found.metadata.but(finalizers=()))
 
-    m.setattr(queue, "_workload_of", made)
+    m.setattr(queue, "workload_of", made)
 
 
 def reservation_keeps_its_number(m: Patch) -> None:
     retried = attempts.retried
 
-    def again(workload: Workload, now: Any) -> Workload:
-        found = retried(workload, now)
+    def again(workload: Workload, now: Any, *bounds: Any) -> Workload:
+        found = retried(workload, now, *bounds)
         return found.but(status=found.status.but(reservation=workload.status.reservation))
 
     m.setattr(attempts, "retried", again)

@@ -34,13 +34,7 @@ from contracts.verdicts import MAX_OBJECTS, Blocker, sentence
 from layers.queue import attempts
 from layers.queue.behind import answers, behind, cause_of
 from layers.queue.clocks import Clocks, after, backoff_bounds, clocks_of, is_activated
-from layers.queue.obstacles import (
-    deactivation_of,
-    ended_by_people,
-    queues_of,
-    readable_demands,
-    standing_obstacles,
-)
+from layers.queue.obstacles import deactivation_of, ended_by_people, queues_of, readable_demands, standing_obstacles
 from layers.queue.order import Waiting, could_run, in_turn
 from layers.queue.quota import Assigned, Charges, Demand, assign, demands_of, exceeds_maximum, stands
 from layers.queue.reclaiming import gives_up_members
@@ -195,6 +189,8 @@ class _Pass:
                 self._put(attempts.freed(workload, self.now), workload)
         elif WORKLOAD_FINALIZER in workload.metadata.finalizers:
             self.steps.append(RemoveFinalizer(workload))
+        elif job is None and not any(o.uid == workload.spec.job.uid for o in workload.metadata.owner_references):
+            self.steps.append(DeleteWorkload(workload))  # orphaned: the garbage collector leaves it
         elif self.world.retention is not None:
             over_at = find(workload.status.conditions, FINISHED)
             assert over_at is not None  # it is true

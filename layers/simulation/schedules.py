@@ -26,6 +26,10 @@ class Job:
     gpus: int = 1
     indexed: bool = True
     capacity_timeout: int = 600
+    completions: int | None = None
+    """How many must succeed in all; None: each member once."""
+    min_count: int | None = None
+    """So few members will do where quota lacks; None: all of them."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
                 capacity_timeout=r.choice((30, 120, 600)),
             )
         )
+    jobs = _with_lives(seed, jobs)
     setup = Setup(
         nodes=nodes,
         quota=quota,
@@ -133,6 +138,20 @@ def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
     chosen = sorted([*kinds, *(k for k in kinds if k in CALLS)])
     faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(6, 24))] if chosen else []
     return Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at)))
+
+
+def _with_lives(seed: int, jobs: list[Job]) -> list[Job]:
+    """Some of them elastic, some with more or fewer completions than members; drawn apart, so that the rest stays."""
+    r = random.Random(f"lives/{seed}")
+    found = []
+    for job in jobs:
+        if r.random() < 0.25:
+            more = r.choice((-2, -1, 1, 2, 4) if job is not jobs[0] else (1, 2))
+            job = replace(job, completions=max(1, job.members + more), runs=min(job.runs, 15.0))
+        if r.random() < 0.25:
+            job = replace(job, min_count=r.randint(1, min(job.members, job.completions or job.members)))
+        found.append(job)
+    return found
 
 
 WRITTEN = {

@@ -27,6 +27,7 @@ class Blocker(Contract):
     reason: Reason
     pod_set: str | None = None
     queue: str | None = None
+    cohort: str | None = None
     flavor: str | None = None
     pool: str | None = None
     offering: str | None = None
@@ -126,6 +127,16 @@ def sentence(b: Blocker) -> str:
         case Reason.QUOTA_EXCEEDED:
             free = f"{amount(b.available)} of {amount(b.limit)} {resource} free"
             return f"queue {b.queue} has {free}, the gang {asks}{lacks}"
+        case Reason.BORROWING_LIMIT_REACHED:
+            who = f"cohort {b.cohort} above queue {b.queue}" if b.cohort else f"queue {b.queue}"
+            limit = f"may borrow {amount(b.limit)} {resource} at most"
+            return f"{who} {limit} and has {amount(b.available)} left, the gang {asks}{lacks}"
+        case Reason.COHORT_EXHAUSTED:
+            left = f"has {amount(b.available)} of {amount(b.limit)} {resource} left for queue {b.queue}"
+            return f"cohort {b.cohort} {left}, the gang {asks}{lacks}"
+        case Reason.EXCEEDS_MAX_QUOTA if b.cohort:
+            most = f"can have {amount(b.limit)} {resource} of cohort {b.cohort} at most"
+            return f"queue {b.queue} {most}, the gang {asks} and can never fit"
         case Reason.EXCEEDS_MAX_QUOTA:
             return (
                 f"queue {b.queue} has a quota of {amount(b.limit)} {resource} in all, the gang {asks} and can never fit"
@@ -140,6 +151,9 @@ def sentence(b: Blocker) -> str:
             return f"{listed} does not exist"
         case Reason.QUEUE_STOPPED:
             return f"queue {b.queue} is stopped"
+        case Reason.COHORT_CYCLE:
+            round_ = " → ".join((*b.objects, *b.objects[:1])) if not b.more_objects else listed
+            return f"queue {b.queue} takes no work, for its cohorts are one another's parents: {round_}"
         case Reason.NAMESPACE_NOT_ALLOWED:
             return f"queue {b.queue} does not admit namespace {listed}"
         case Reason.NO_MATCHING_FLAVOR if b.flavor:

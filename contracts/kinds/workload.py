@@ -25,6 +25,8 @@ RECOVERING = "Recovering"
 DEACTIVATED = "Deactivated"
 """The Workload is out of its queue until somebody sets ``spec.active`` to true; the reason says who put it out."""
 
+MOST_FAILED_FLAVORS = 64
+
 
 class ChargeCause(StrEnum):
     """Why quota is charged; the reason of the condition QuotaCharged. Only Planned lets the provisioner launch."""
@@ -126,6 +128,14 @@ class Admission(Contract):
     pod_set_assignments: tuple[PodSetAssignment, ...]
 
 
+class FailedFlavor(Contract):
+    """A flavor whose nodes could not be bought for a pod set: until a moment the others are tried before it."""
+
+    pod_set: str
+    flavor: str
+    until: datetime
+
+
 class WorkloadStatus(Contract):
     """The queue gate's words. ``reservation`` rises with every lost reservation and every attempt; others echo it."""
 
@@ -147,6 +157,9 @@ class WorkloadStatus(Contract):
     )
     last_eviction: str | None = Field(default=None, description="Why the last attempt that was ended was ended.")
     retry_at: datetime | None = Field(default=None, description="Not reserved before this moment (back-off).")
+    failed_flavors: Annotated[tuple[FailedFlavor, ...], Field(max_length=MOST_FAILED_FLAVORS)] = Field(
+        default=(), description="Flavors that are tried after the others for now; the one that failed last stands last."
+    )
     traceparent: str | None = None
     verdict: Verdict | None = None
     history: History = History()

@@ -25,7 +25,6 @@ from contracts.kinds.workload import (
     QUOTA_CHARGED,
     Admission,
     ChargeCause,
-    WorkloadSpec,
     WorkloadState,
 )
 from contracts.names import WORKLOAD_FINALIZER
@@ -33,13 +32,16 @@ from contracts.reasons import Deactivation, EvictionReason, Passed, Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker, sentence
 from layers.queue import attempts
 from layers.queue.behind import answers, behind, cause_of
-from layers.queue.clocks import Clocks, after, backoff_bounds, clocks_of, is_activated
+from layers.queue.clocks import after, backoff_bounds, clocks_of, is_activated
+from layers.queue.demands import Demand, demands_of
+from layers.queue.fallback import failed_flavors, fallback, is_hopeless, with_failed_flavors
+from layers.queue.intake import key_of, out_of_queue, spec_of, workload_of
 from layers.queue.obstacles import deactivation_of, ended_by_people, queues_of, readable_demands, standing_obstacles
 from layers.queue.order import Waiting, could_run, in_turn
-from layers.queue.quota import Assigned, Charges, Demand, assign, demands_of, exceeds_maximum, stands
+from layers.queue.quota import Assigned, Charges, assign, exceeds_maximum, stands
 from layers.queue.reclaiming import gives_up_members
 from layers.queue.running import course_of, given_up_for
-from layers.queue.sizes import Sizes, counts_of, largest, nothing, sizes_of, with_counts
+from layers.queue.sizes import Sizes, counts_of, is_within, largest, nothing, sizes_of, total, with_counts
 from layers.queue.snapshot import (
     Decision,
     DeleteWorkload,
@@ -54,10 +56,10 @@ from layers.queue.snapshot import (
     Step,
     SuspendJob,
 )
-from layers.queue.specs import key_of, out_of_queue, spec_of, workload_of
 from layers.queue.verdicts import (
     REFRESH,
     SETTLING,
+    behind_head,
     blockers_behind,
     has_settled,
     invalid,
@@ -68,7 +70,13 @@ from layers.queue.verdicts import (
 
 _HELD_BACK = (WorkloadState.PENDING, WorkloadState.RESERVED)
 _CAUSES = frozenset(Deactivation)
-_PASSING = (Reason.QUOTA_EXCEEDED, Reason.BEHIND_HEAD, Reason.BACKOFF)
+_PASSING = (
+    Reason.QUOTA_EXCEEDED,
+    Reason.BORROWING_LIMIT_REACHED,
+    Reason.COHORT_EXHAUSTED,
+    Reason.BEHIND_HEAD,
+    Reason.BACKOFF,
+)
 """What passes by itself when others end, or with time."""
 _OF_QUOTA = (*_PASSING, Reason.EXCEEDS_MAX_QUOTA, Reason.NO_MATCHING_FLAVOR, Reason.FLAVOR_TAINT_NOT_TOLERATED)
 
@@ -85,7 +93,7 @@ class _Pass:
 
     def __init__(self, world: Snapshot, now: datetime) -> None:
         self.world, self.now = world, now
-        self.charges = Charges()
+        self.charges = Charges(world.quota.unused())
         self.waiting: dict[str, Waiting] = {}
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
@@ -142,7 +150,7 @@ class _Pass:
     def _one(self, workload: Workload) -> None:
         if workload.spec.job.kind not in self.world.kinds:
             return
-        job = self._job_of(workload)
+        job = self.world.job_of(workload)
         if workload.key in self.world.set_aside:
             if workload.key not in self.world.unwritable and job and not job.deleted and not job.finished:
                 self._keep_in_line(workload, job)
@@ -247,7 +255,6 @@ class _Pass:
         same = same or self._gives_up_members(workload, job)
         if is_activated(workload):
             self._put(attempts.activated(workload, self.now), old)
-            self._keep_in_line(workload, job)
             return
         _, queue = queues_of(workload, self.world)
         given_up, due = given_up_for(workload, *behind(workload, self.world), queue, self.now)
@@ -256,7 +263,8 @@ class _Pass:
         wanted = out_of_queue(workload, given_up) if given_up else spec_of(job, workload)
         # What a reservation or a charge was given for is rewritten when it is lost; priority and clocks at any time.
         if wanted != said and (same or given_up or state is WorkloadState.PENDING):
-            self._rewrite(old, wanted)
+            self.steps.append(RewriteSpec(old.but(spec=wanted), old))
+            self.rewritten.add(old.key)
             self._keep_in_line(workload, job)
             return
         match state:
@@ -268,10 +276,6 @@ class _Pass:
                 self._charged(workload, old, job, same)
             case _:
                 self._admitted(workload, old, job, same)
-
-    def _rewrite(self, old: Workload, spec: WorkloadSpec) -> None:
-        self.steps.append(RewriteSpec(old.but(spec=spec), old))
-        self.rewritten.add(old.key)
 
     def _gives_up_members(self, workload: Workload, job: JobView) -> bool:
         """Whether the running job only asks for fewer members: its charge shrinks, and nothing else changes."""
@@ -313,12 +317,12 @@ class _Pass:
         assert standing is not None  # it is reserved
         sizes = sizes_of(workload, job)
         demands = demands_of(with_counts(workload.spec, counts_of(standing)))
-        fits = _is_within(standing, sizes) and stands(standing, demands, queue, self.world.flavors, self.charges)
+        fits = is_within(standing, sizes) and stands(standing, demands, queue, self.world.flavors, self.charges)
         larger = fits and sizes.most != counts_of(standing)
         assigned = Assigned(standing) if fits and not larger else self._assign(workload, sizes, queue)
         # A reservation is lost only for another one: the same again under a new number would be lost again.
         fits = fits or assigned.admission == standing
-        larger = larger and assigned.admission is not None and _members(assigned.admission) > _members(standing)
+        larger = larger and assigned.admission is not None and total(assigned.admission) > total(standing)
         group, request = behind(workload, self.world)
         cause = cause_of(workload, group, request)
         line = self._line(workload, queue.spec.max_overtakes)
@@ -336,22 +340,37 @@ class _Pass:
             else:
                 self._charge(attempts.charged(workload, cause, self.now), old)
         elif (larger or not fits) and assigned.admission:  # room for more or fewer, in another flavor, or it was edited
-            why, said = (
-                ("SizeChanged", "more members fit now") if larger else ("FlavorChanged", "it fits otherwise now")
-            )
-            again = attempts.lost(workload, why, said, self.now)
-            again = attempts.reserved(again, assigned.admission, self.now)
-            self._stand_in_line(again, ())
-            self._say(again, old, blockers_behind(again, group, request), Passed.QUOTA_RESERVED)
+            other = ("SizeChanged", "more members fit now") if larger else ("FlavorChanged", "it fits otherwise now")
+            self._reserve_anew(workload, old, assigned.admission, *other)
+        elif elsewhere := self._fallback(workload, demands, queue):
+            failed = with_failed_flavors(workload, self.now)
+            said = "no nodes of the former flavor can be bought"
+            self._reserve_anew(failed, old, elsewhere, "FlavorChanged", said)
         else:
             self._stand_in_line(workload, assigned.blockers)
             blockers = (
                 *assigned.blockers,
-                *_behind_head(queue.key, *forbidding),
+                *behind_head(queue.key, *forbidding),
                 *blockers_behind(workload, group, request),
                 *map(invalid, job.problems),
             )
             self._say(workload, old, blockers, Passed.QUOTA_RESERVED)
+
+    def _fallback(self, workload: Workload, demands: tuple[Demand, ...], queue: ClusterQueue) -> Admission | None:
+        """Where the gang fits instead, if the nodes of its flavor neither exist nor can be bought now."""
+        group, request = behind(workload, self.world)
+        if not is_hopeless(workload, group, request):
+            return None
+        for failed in workload.status.failed_flavors:
+            if failed.until > self.now:
+                self._wake(failed.until)
+        return fallback(workload, demands, queue, self.world.flavors, self.charges, self.now)
+
+    def _reserve_anew(self, workload: Workload, old: Workload, admission: Admission, why: str, said: str) -> None:
+        again = attempts.reserved(attempts.lost(workload, why, said, self.now), admission, self.now)
+        self._stand_in_line(again, ())
+        answered = blockers_behind(again, *behind(again, self.world))
+        self._say(again, old, answered, Passed.QUOTA_RESERVED)
 
     def _charged(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
         group, request = behind(workload, self.world)
@@ -360,7 +379,7 @@ class _Pass:
             request.state if request is not None and request.status.reservation == workload.status.reservation else None
         )
         cause = ended_by_people(workload, same, self.world)
-        clocks = self._clocks(workload)
+        clocks = clocks_of(workload, queues_of(workload, self.world)[1])
         waited_until = self._deadline(workload, QUOTA_CHARGED, clocks.capacity)
         if cause:
             self._evict(workload, old, *cause)
@@ -428,7 +447,7 @@ class _Pass:
             else:
                 assigned = self._assign(workload, sizes, queue)
                 forbidding = self._line(workload, queue.spec.max_overtakes).forbidding(workload, MAX_OBJECTS)
-                obstacles += [*assigned.blockers, *_behind_head(queue.key, *forbidding)]
+                obstacles += [*assigned.blockers, *behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
         if retry_at and self.now < retry_at:
             obstacles.append(Blocker(reason=Reason.BACKOFF, retry_at=retry_at))
@@ -459,30 +478,28 @@ class _Pass:
 
     def _fits_alone(self, workload: Workload, queue: ClusterQueue) -> bool:
         """Whether the gang would fit its queue if nothing were charged. Alike gangs are asked once a pass."""
-        sizes = sizes_of(workload, self._job_of(workload))
+        sizes = sizes_of(workload, self.world.job_of(workload))
         asked = queue.key, f"{workload.spec.template_hash} {sorted(sizes.least.items())}"
         if asked not in self.fitting:
             _, unreadable = readable_demands(workload)
             self.fitting[asked] = not unreadable and not exceeds_maximum(
-                demands_of(with_counts(workload.spec, sizes.least)), queue, self.world.flavors
+                demands_of(with_counts(workload.spec, sizes.least)),
+                queue,
+                self.world.flavors,
+                self.world.quota.unused(),
             )
         return self.fitting[asked]
 
     def _assign(self, workload: Workload, sizes: Sizes, queue: ClusterQueue) -> Assigned:
         """Quota for the most members for which there is some."""
 
+        last = failed_flavors(workload, self.now)
+
         def assign_to(counts: Mapping[str, int]) -> Assigned:
             demands: tuple[Demand, ...] = demands_of(with_counts(workload.spec, counts))
-            return assign(demands, queue, self.world.flavors, self.charges)
+            return assign(demands, queue, self.world.flavors, self.charges, last=last)
 
         return largest(sizes, assign_to)
-
-    def _job_of(self, workload: Workload) -> JobView | None:
-        job = self.world.jobs.get(f"{workload.metadata.namespace}/{workload.spec.job.name}")
-        return job if job is not None and job.uid == workload.spec.job.uid else None
-
-    def _clocks(self, workload: Workload) -> Clocks:
-        return clocks_of(workload, queues_of(workload, self.world)[1])
 
     def _keep_in_line(self, workload: Workload, job: JobView) -> None:
         """The place of a Workload on which nothing is decided in this pass."""
@@ -578,18 +595,3 @@ class _Pass:
         condition = find(workload.status.conditions, since)
         assert condition is not None  # the state that asks rests on this condition
         return after(condition.last_transition_time, seconds)
-
-
-def _behind_head(queue: str, keys: list[str], more: int) -> list[Blocker]:
-    if not keys:
-        return []
-    return [Blocker(reason=Reason.BEHIND_HEAD, queue=queue, objects=tuple(keys), more_objects=more or None)]
-
-
-def _is_within(admission: Admission, sizes: Sizes) -> bool:
-    counts = counts_of(admission)
-    return all(sizes.least.get(name, 0) <= n <= sizes.most.get(name, 0) for name, n in counts.items())
-
-
-def _members(admission: Admission) -> int:
-    return sum(counts_of(admission).values())

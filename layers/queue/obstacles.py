@@ -6,10 +6,10 @@ from contracts.kinds import ClusterQueue, LocalQueue, Workload
 from contracts.kinds.queues import StopPolicy
 from contracts.quantities import BadQuantity
 from contracts.reasons import Deactivation, EvictionReason, Reason
-from contracts.verdicts import Blocker, sentence
+from contracts.verdicts import MAX_OBJECTS, Blocker, sentence
 from layers.queue.clocks import clocks_of
+from layers.queue.demands import Demand, demands_of
 from layers.queue.order import admits_namespace
-from layers.queue.quota import Demand, demands_of
 from layers.queue.snapshot import JobView, Snapshot
 from layers.queue.verdicts import invalid
 
@@ -36,6 +36,12 @@ def standing_obstacles(workload: Workload, job: JobView, world: Snapshot) -> lis
         return [*found, Blocker(reason=Reason.QUEUE_NOT_FOUND, queue=name, objects=(f"ClusterQueue {name}",))]
     if cluster.spec.stop_policy is not StopPolicy.NONE:
         found.append(Blocker(reason=Reason.QUEUE_STOPPED, queue=cluster.key))
+    cycle = world.quota.cycle_above(cluster.key)
+    if cycle:
+        listed, more = cycle[:MAX_OBJECTS], len(cycle) - MAX_OBJECTS
+        found.append(
+            Blocker(reason=Reason.COHORT_CYCLE, queue=cluster.key, objects=listed, more_objects=max(0, more) or None)
+        )
     namespace = workload.metadata.namespace or ""
     if not admits_namespace(cluster.spec.namespace_selector, world.namespaces.get(namespace, {})):
         found.append(Blocker(reason=Reason.NAMESPACE_NOT_ALLOWED, queue=cluster.key, objects=(namespace,)))

@@ -22,6 +22,7 @@ from contracts.conditions import is_true
 from contracts.kinds import (
     CapacityRequest,
     ClusterQueue,
+    Cohort,
     LocalQueue,
     PodGroup,
     ResourceFlavor,
@@ -31,7 +32,7 @@ from contracts.kinds import (
 from contracts.kinds.workload import FINISHED
 from contracts.mirrors import Pod
 from contracts.names import WORKLOAD_FINALIZER, WORKLOAD_LABEL, workload_name
-from layers.queue.counting import cluster_queue_statuses, local_queue_statuses
+from layers.queue.counting import cluster_queue_statuses, cohort_statuses, local_queue_statuses
 from layers.queue.decide import decide
 from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch, view
 from layers.queue.snapshot import (
@@ -78,7 +79,7 @@ MANY = 150
 BATCH_JOBS: Resource[BatchJob] = Resource("/apis/batch/v1", "jobs", True, "Job", BatchJob)
 WORKLOADS = resource_of(Workload)
 CAPACITY_REQUESTS = resource_of(CapacityRequest)
-CLUSTER_QUEUES, LOCAL_QUEUES = resource_of(ClusterQueue), resource_of(LocalQueue)
+CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS = resource_of(ClusterQueue), resource_of(LocalQueue), resource_of(Cohort)
 
 
 def build(runtime: Runtime) -> Gate:
@@ -102,6 +103,7 @@ class QueueGate:
         self.capacity_requests: Cache[CapacityRequest] = Cache()
         self.local_queues: Cache[LocalQueue] = Cache()
         self.cluster_queues: Cache[ClusterQueue] = Cache()
+        self.cohorts: Cache[Cohort] = Cache()
         self.flavors: Cache[ResourceFlavor] = Cache()
         self.priority_classes: Cache[WorkloadPriorityClass] = Cache()
         self.pods.index("workload", _workload_of_unfinished)
@@ -129,7 +131,7 @@ class QueueGate:
         )
 
     def gate(self) -> Gate:
-        """What the runtime runs: ten watches and one queue."""
+        """What the runtime runs: eleven watches and one queue."""
         watch, api = self._runtime.settings.watch, self._api
 
         def watcher(resource: Resource[Any], cache: Cache[Any], on_change: Callable[..., None]) -> Watcher[Any]:
@@ -140,6 +142,7 @@ class QueueGate:
                 watcher(resource_of(WorkloadPriorityClass), self.priority_classes, self._priorities_changed),
                 watcher(NAMESPACES, self.namespaces, self._namespace_changed),
                 watcher(resource_of(ResourceFlavor), self.flavors, self._setting_changed),
+                watcher(COHORTS, self.cohorts, self._setting_changed),
                 watcher(CLUSTER_QUEUES, self.cluster_queues, self._setting_changed),
                 watcher(LOCAL_QUEUES, self.local_queues, self._setting_changed),
                 watcher(BATCH_JOBS, self.jobs, self._job_changed),
@@ -443,7 +446,7 @@ class QueueGate:
         self._touch()
 
     async def _count(self) -> None:
-        """Write the counts of every queue where they have changed."""
+        """Write the counts of every queue and Cohort where they have changed."""
         now = self._clock()
         world = self._snapshot(now)
         writes: list[Awaitable[object]] = [
@@ -454,6 +457,7 @@ class QueueGate:
             write_status(self._api, self.local_queues, LOCAL_QUEUES, new, old)
             for new, old in local_queue_statuses(world, now)
         ]
+        writes += [write_status(self._api, self.cohorts, COHORTS, new, old) for new, old in cohort_statuses(world, now)]
         for error in await asyncio.gather(*writes, return_exceptions=True):
             if isinstance(error, ApiError):
                 log.info("counts.again", error=str(error))
@@ -471,6 +475,7 @@ class QueueGate:
             capacity_requests=_by_key(self.capacity_requests),
             local_queues=_by_key(self.local_queues),
             cluster_queues=_by_key(self.cluster_queues),
+            cohorts=_by_key(self.cohorts),
             flavors=_by_key(self.flavors),
             namespaces={n.metadata.name: n.metadata.labels for n in self.namespaces.values()},
             unfinished_pods={w.key: n for w in self.workloads.values() if (n := self._unfinished(w))},

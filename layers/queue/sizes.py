@@ -55,6 +55,18 @@ def counts_of(admission: Admission) -> dict[str, int]:
     return {a.name: a.count for a in admission.pod_set_assignments}
 
 
+def is_within(admission: Admission, sizes: Sizes) -> bool:
+    """Whether the admitted counts are still allowed."""
+    return all(
+        sizes.least.get(a.name, 0) <= a.count <= sizes.most.get(a.name, 0) for a in admission.pod_set_assignments
+    )
+
+
+def total(admission: Admission) -> int:
+    """All members."""
+    return sum(a.count for a in admission.pod_set_assignments)
+
+
 def largest(sizes: Sizes, assign_to: Callable[[Mapping[str, int]], Assigned]) -> Assigned:
     """The assignment of the most members for which ``assign_to`` finds one. What fits fits with fewer members too."""
     whole = assign_to(sizes.most)

@@ -37,6 +37,7 @@ _AUTHORS = {
     "workloads": "queue",
     "clusterqueues": "queue",
     "localqueues": "queue",
+    "cohorts": "queue",
     "podgroups": "gang",
     "capacityrequests": "provisioning",
     "nodeclaims": "provisioning",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ BLOCKERS = st.builds(
     limit=COUNTS,
     objects=st.lists(st.sampled_from(["a", "b", "c"]), max_size=3).map(tuple),
     queue=st.just("research"),
+    cohort=st.just("all"),
+    flavor=st.just("any"),
     pool=st.just("gpus"),
 )
 
@@ -48,3 +51,43 @@ def test_cpu_is_said_in_cores() -> None:
     blocker = Blocker(reason=Reason.EXCEEDS_MAX_QUOTA, queue="research", resource="cpu", requested=96_500, limit=64_000)
 
     assert remedy(blocker) == "ask for at most 64 cpu, or raise the nominalQuota of queue research to 96.5"
+
+
+def quota_blocker(reason: Reason, **numbers: int | str | None) -> Blocker:
+    return Blocker.model_validate({"reason": reason, "queue": "red", "flavor": "any", "resource": GPU, **numbers})
+
+
+@pytest.mark.parametrize(
+    ("blocker", "words"),
+    [
+        (
+            quota_blocker(Reason.QUOTA_EXCEEDED, requested=4, available=3, needed=1, limit=8),
+            "wait until 1 nvidia.com/gpu of queue red are given back, or raise its nominalQuota to 9",
+        ),
+        (
+            quota_blocker(Reason.QUOTA_EXCEEDED, requested=4, available=3, needed=1, limit=3),
+            "ask for at most 3 nvidia.com/gpu of flavor any, or raise its nominalQuota in queue red to 4",
+        ),
+        (
+            quota_blocker(Reason.EXCEEDS_MAX_QUOTA, requested=4, needed=4, limit=0),
+            "raise the nominalQuota of queue red to 4",
+        ),
+        (
+            quota_blocker(Reason.EXCEEDS_MAX_QUOTA, requested=9, needed=1, limit=8, cohort="all"),
+            "ask for at most 8 nvidia.com/gpu, or raise nominalQuota or borrowingLimit of queue red, or the quota of "
+            "cohort all, by 1",
+        ),
+        (
+            quota_blocker(Reason.BORROWING_LIMIT_REACHED, requested=4, available=3, needed=1, limit=2),
+            "wait until queue red gives back 1 nvidia.com/gpu, or raise its borrowingLimit to 3",
+        ),
+        (
+            quota_blocker(Reason.COHORT_EXHAUSTED, requested=4, available=3, needed=1, limit=8, cohort="all"),
+            "wait until 1 nvidia.com/gpu of cohort all are given back, or add as much to the quota of cohort all or of "
+            "a queue in it",
+        ),
+    ],
+    ids=["used", "too-small", "no-quota", "cohort-too-small", "borrowing-limit", "cohort-full"],
+)
+def test_a_lack_of_quota_says_whether_waiting_helps(blocker: Blocker, words: str) -> None:
+    assert remedy(blocker) == words

@@ -98,7 +98,7 @@ def test_a_job_without_a_minimum_is_whole_or_nothing() -> None:
     world.submit("big", 10)
     world.settle()
 
-    assert world.reasons("big") == ["ExceedsMaxQuota", "QuotaExceeded"]
+    assert (world.state("big"), world.reasons("big")) == ("pending", ["ExceedsMaxQuota"])
 
 
 def test_a_reservation_grows_when_quota_is_given_back_before_the_gang_is_placed_and_shrinks_when_it_is_taken() -> None:

@@ -152,8 +152,9 @@ def test_q_d8_a_job_that_is_deleted_while_it_waits_is_not_counted_any_more() -> 
     world.settle()
 
     after = world.snapshot()
-    left = [new for new, _ in (*cluster_queue_statuses(after, world.now), *local_queue_statuses(after, world.now))]
-    assert (counted, [q.status.pending_workloads for q in left]) == ([1], [0, 0])
+    left = [new.status.pending_workloads for new, _ in cluster_queue_statuses(after, world.now)]
+    left += [new.status.pending_workloads for new, _ in local_queue_statuses(after, world.now)]
+    assert (counted, left) == ([1], [0, 0])
 
 
 def test_q_d9_a_running_gang_that_is_deactivated_is_not_reserved_any_more() -> None:

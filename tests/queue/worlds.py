@@ -11,7 +11,7 @@ import msgspec
 
 from contracts.base import ObjectMeta, OwnerReference
 from contracts.conditions import Condition
-from contracts.kinds import CapacityRequest, ClusterQueue, LocalQueue, PodGroup, ResourceFlavor, Workload
+from contracts.kinds import CapacityRequest, ClusterQueue, Cohort, LocalQueue, PodGroup, ResourceFlavor, Workload
 from contracts.names import GPU, workload_name
 from contracts.quantities import Written
 from contracts.verdicts import Blocker
@@ -38,18 +38,33 @@ def a_flavor(name: str = "any", labels: Mapping[str, str] | None = None, **spec:
     return ResourceFlavor.model_validate({"metadata": {"name": name}, "spec": {"nodeLabels": labels or {}, **spec}})
 
 
-def a_cluster_queue(
-    name: str = "red", quota: Mapping[str, Mapping[str, Written]] | None = None, **spec: Any
-) -> ClusterQueue:
-    """``quota`` by flavor and resource: eight GPUs of the flavor ``any`` unless said."""
-    by_flavor = {"any": {GPU: 8}} if quota is None else quota
-    covered = list(dict.fromkeys(r for amounts in by_flavor.values() for r in amounts))
+Quotas = Mapping[str, Mapping[str, Written | Mapping[str, Written]]]
+"""By flavor and resource: the nominal quota, or it and its limits by the name of the field."""
+
+
+def resource_groups(quota: Quotas) -> list[dict[str, Any]]:
+    """One group of all that is named."""
+    covered = list(dict.fromkeys(r for amounts in quota.values() for r in amounts))
     flavors = [
-        {"name": f, "resources": [{"name": r, "nominalQuota": str(n)} for r, n in amounts.items()]}
-        for f, amounts in by_flavor.items()
+        {"name": f, "resources": [{"name": r, **_quota(n)} for r, n in amounts.items()]} for f, amounts in quota.items()
     ]
-    groups = [{"coveredResources": covered, "flavors": flavors}] if flavors else []
+    return [{"coveredResources": covered, "flavors": flavors}] if flavors else []
+
+
+def _quota(said: Written | Mapping[str, Written]) -> dict[str, str]:
+    fields = said if isinstance(said, Mapping) else {"nominalQuota": said}
+    return {name: str(n) for name, n in fields.items()}
+
+
+def a_cluster_queue(name: str = "red", quota: Quotas | None = None, **spec: Any) -> ClusterQueue:
+    """``quota`` is eight GPUs of the flavor ``any`` unless said."""
+    groups = resource_groups({"any": {GPU: 8}} if quota is None else quota)
     return ClusterQueue.model_validate({"metadata": {"name": name}, "spec": {"resourceGroups": groups, **spec}})
+
+
+def a_cohort(name: str = "all", parent: str | None = None, quota: Quotas | None = None) -> Cohort:
+    spec = {"resourceGroups": resource_groups(quota or {}), **({"parentName": parent} if parent else {})}
+    return Cohort.model_validate({"metadata": {"name": name}, "spec": spec})
 
 
 def a_local_queue(name: str = "main", cluster: str = "red", namespace: str = TEAM, **spec: Any) -> LocalQueue:
@@ -110,6 +125,7 @@ class World:
         self.pods: dict[str, int] = {}
         self.cluster_queues = {q.key: q for q in queues or (a_cluster_queue(),)}
         self.local_queues = {q.key: q for q in (a_local_queue(cluster=next(iter(self.cluster_queues))),)}
+        self.cohorts: dict[str, Cohort] = {}
         self.flavors = {f.key: f for f in flavors or (a_flavor(),)}
         self.priorities: dict[str, int] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {TEAM: {"kubernetes.io/metadata.name": TEAM}}
@@ -237,6 +253,7 @@ class World:
             capacity_requests=dict(self.requests),
             local_queues=dict(self.local_queues),
             cluster_queues=dict(self.cluster_queues),
+            cohorts=dict(self.cohorts),
             flavors=dict(self.flavors),
             namespaces=dict(self.namespaces),
             unfinished_pods=dict(self.pods),

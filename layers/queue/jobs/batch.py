@@ -41,8 +41,8 @@ from contracts.names import (
 )
 from contracts.quantities import BadQuantity
 from layers.queue.clocks import whole_seconds
+from layers.queue.demands import demands_of
 from layers.queue.jobs.progress import progress_of
-from layers.queue.quota import demands_of
 from layers.queue.snapshot import JobView
 
 Json: TypeAlias = dict[str, Any]

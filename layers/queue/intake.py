@@ -1,4 +1,4 @@
-"""What a Workload's spec is to be: the job's words, but for what is set on the Workload alone."""
+"""A job as a Workload: its name, what it asks for, and the Workload that is made for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLOCKS = (
 
 
 def spec_of(job: JobView, workload: Workload) -> WorkloadSpec:
-    """The spec as it should stand.
+    """What the Workload's spec is to be: the job's words, but for what is set on the Workload alone.
 
     While the job has a problem, priority and clocks stay: a priority class that is missing, or a clock with a slip of
     the pen, would else move the gang now and once more when it is put right.

@@ -81,8 +81,8 @@ class Settings:
                 raise SettingsError(f"TRIGATE_{name.upper()}: want a number of seconds above 0")
         if self.reconcile_deadline < self.request_timeout:
             raise SettingsError("TRIGATE_RECONCILE_DEADLINE is below TRIGATE_REQUEST_TIMEOUT: no slow call could end")
-        if self.retain_finished is not None and self.retain_finished < 0:
-            raise SettingsError("TRIGATE_RETAIN_FINISHED: want a number of seconds, 0 or more")
+        if self.retain_finished is not None and not 0 <= self.retain_finished <= 1e9:
+            raise SettingsError("TRIGATE_RETAIN_FINISHED: want a number of seconds from 0 to 1000000000")
         if self.serving.port is not None and not 0 < self.serving.port < 65536:
             raise SettingsError(f"TRIGATE_PORT: want 1 to 65535, or 0 for none, got {self.serving.port}")
 

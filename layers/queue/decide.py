@@ -33,7 +33,7 @@ from contracts.verdicts import MAX_OBJECTS, Blocker, sentence
 from layers.queue import attempts
 from layers.queue.behind import answers, behind, cause_of
 from layers.queue.clocks import after, backoff_bounds, clocks_of, is_activated
-from layers.queue.demands import Demand, demands_of
+from layers.queue.demands import Demand
 from layers.queue.fallback import failed_flavors, fallback, is_hopeless, with_failed_flavors
 from layers.queue.intake import key_of, out_of_queue, spec_of, workload_of
 from layers.queue.obstacles import deactivation_of, ended_by_people, queues_of, readable_demands, standing_obstacles
@@ -41,7 +41,7 @@ from layers.queue.order import Waiting, could_run, in_turn
 from layers.queue.quota import Assigned, Charges, assign, exceeds_maximum, stands
 from layers.queue.reclaiming import gives_up_members
 from layers.queue.running import course_of, given_up_for
-from layers.queue.sizes import Sizes, counts_of, is_within, largest, nothing, sizes_of, total, with_counts
+from layers.queue.sizes import Sizes, counts_of, is_within, largest, nothing, resized, sizes_of, total
 from layers.queue.snapshot import (
     Decision,
     DeleteWorkload,
@@ -316,10 +316,11 @@ class _Pass:
         assert queue is not None  # no obstacle: it exists
         assert standing is not None  # it is reserved
         sizes = sizes_of(workload, job)
-        demands = demands_of(with_counts(workload.spec, counts_of(standing)))
+        asked, _ = readable_demands(workload)
+        demands = resized(asked, counts_of(standing))
         fits = is_within(standing, sizes) and stands(standing, demands, queue, self.world.flavors, self.charges)
         larger = fits and sizes.most != counts_of(standing)
-        assigned = Assigned(standing) if fits and not larger else self._assign(workload, sizes, queue)
+        assigned = Assigned(standing) if fits and not larger else self._assign(workload, asked, sizes, queue)
         # A reservation is lost only for another one: the same again under a new number would be lost again.
         fits = fits or assigned.admission == standing
         larger = larger and assigned.admission is not None and total(assigned.admission) > total(standing)
@@ -435,7 +436,7 @@ class _Pass:
     def _obstacles(self, workload: Workload, job: JobView) -> tuple[list[Blocker], Assigned]:
         """All of the gate's own obstacles, and the assignment if there is none."""
         obstacles = standing_obstacles(workload, job, self.world)
-        _, unreadable = readable_demands(workload)
+        demands, unreadable = readable_demands(workload)
         if not job.problems:  # it has said so itself
             obstacles += unreadable
         _, queue = queues_of(workload, self.world)
@@ -445,7 +446,7 @@ class _Pass:
             if sizes.none_to_run:
                 assigned = Assigned(nothing(workload, queue.key))
             else:
-                assigned = self._assign(workload, sizes, queue)
+                assigned = self._assign(workload, demands, sizes, queue)
                 forbidding = self._line(workload, queue.spec.max_overtakes).forbidding(workload, MAX_OBJECTS)
                 obstacles += [*assigned.blockers, *behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
@@ -481,23 +482,22 @@ class _Pass:
         sizes = sizes_of(workload, self.world.job_of(workload))
         asked = queue.key, f"{workload.spec.template_hash} {sorted(sizes.least.items())}"
         if asked not in self.fitting:
-            _, unreadable = readable_demands(workload)
+            demands, unreadable = readable_demands(workload)
             self.fitting[asked] = not unreadable and not exceeds_maximum(
-                demands_of(with_counts(workload.spec, sizes.least)),
+                resized(demands, sizes.least),
                 queue,
                 self.world.flavors,
                 self.world.quota.unused(),
             )
         return self.fitting[asked]
 
-    def _assign(self, workload: Workload, sizes: Sizes, queue: ClusterQueue) -> Assigned:
+    def _assign(self, workload: Workload, demands: tuple[Demand, ...], sizes: Sizes, queue: ClusterQueue) -> Assigned:
         """Quota for the most members for which there is some."""
 
         last = failed_flavors(workload, self.now)
 
         def assign_to(counts: Mapping[str, int]) -> Assigned:
-            demands: tuple[Demand, ...] = demands_of(with_counts(workload.spec, counts))
-            return assign(demands, queue, self.world.flavors, self.charges, last=last)
+            return assign(resized(demands, counts), queue, self.world.flavors, self.charges, last=last)
 
         return largest(sizes, assign_to)
 

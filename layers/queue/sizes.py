@@ -5,10 +5,11 @@ The largest count that fits wins; if even the smallest does not fit, that one te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from contracts.kinds.workload import Admission, PodSetAssignment, Workload, WorkloadSpec
+from contracts.kinds.workload import Admission, PodSetAssignment, Workload
+from layers.queue.demands import Demand
 from layers.queue.quota import Assigned
 from layers.queue.snapshot import JobView
 
@@ -44,10 +45,15 @@ def sizes_of(workload: Workload, job: JobView | None) -> Sizes:
     return Sizes(most, least)
 
 
-def with_counts(spec: WorkloadSpec, counts: Mapping[str, int]) -> WorkloadSpec:
-    """``spec`` with so many members; its hash stays that of all of them."""
-    pod_sets = tuple(p.but(count=counts.get(p.name, p.count)) for p in spec.pod_sets)
-    return spec if pod_sets == spec.pod_sets else spec.but(pod_sets=pod_sets)
+def resized(demands: Iterable[Demand], counts: Mapping[str, int]) -> tuple[Demand, ...]:
+    """The demands of so many members each; a pod set without a member stays without."""
+    return tuple(_resized(d, counts.get(d.pod_set, d.count)) for d in demands)
+
+
+def _resized(demand: Demand, count: int) -> Demand:
+    if count == demand.count or not demand.count:
+        return demand
+    return replace(demand, count=count, total={r: n // demand.count * count for r, n in demand.total.items()})
 
 
 def counts_of(admission: Admission) -> dict[str, int]:

@@ -483,11 +483,9 @@ class _Pass:
         asked = queue.key, f"{workload.spec.template_hash} {sorted(sizes.least.items())}"
         if asked not in self.fitting:
             demands, unreadable = readable_demands(workload)
+            quota = self.world.quota
             self.fitting[asked] = not unreadable and not exceeds_maximum(
-                resized(demands, sizes.least),
-                queue,
-                self.world.flavors,
-                self.world.quota.unused(),
+                resized(demands, sizes.least), queue, self.world.flavors, quota
             )
         return self.fitting[asked]
 

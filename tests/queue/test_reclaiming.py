@@ -122,7 +122,6 @@ def test_q_e6_the_next_attempt_of_a_job_is_charged_for_what_has_not_succeeded_ye
     world.roll_back("train")
     world.settle()
     world.pods_end("train")
-    world.says("train", succeeded=3)
     world.settle()
     world.passes(60)
     world.settle()

@@ -217,13 +217,17 @@ class World:
 
     def pods_appear(self, job: str) -> None:
         self.pods[self.key(job)] = self.of(job).size
-        self.jobs[job]["status"] = {"startTime": self.now.isoformat(), "active": self.of(job).size}
+        done = self.jobs[job]["status"].get("succeeded", 0)
+        status = {"startTime": self.now.isoformat(), "active": self.of(job).size, "succeeded": done}
+        self.jobs[job]["status"] = status
 
     def pods_end(self, job: str) -> None:
         """The Job controller has seen the suspension, and every pod is gone."""
         self.pods.pop(self.key(job), None)
         suspended = {"type": "Suspended", "status": "True" if self.jobs[job]["spec"]["suspend"] else "False"}
-        self.jobs[job]["status"] = {"conditions": [suspended], "startTime": self.now.isoformat()}
+        done = self.jobs[job]["status"].get("succeeded", 0)
+        status = {"conditions": [suspended], "startTime": self.now.isoformat(), "succeeded": done}
+        self.jobs[job]["status"] = status
 
     def complete(self, job: str, condition: str = "Complete") -> None:
         self.pods.pop(self.key(job), None)

@@ -239,11 +239,12 @@ class Life:
         return group is not None and group.possible and group.metadata.owner_references[0].uid == workload.metadata.uid
 
     def is_held_as_told(self, workload: Workload) -> bool:
-        """Its Job is there, not over, and of the size that the Workload knows."""
+        """Its Job is there, not over, in order, and of the size that the Workload knows."""
         job = self.world.jobs.get(workload.spec.job.name)
         if job is None or any(c["type"] in ("Complete", "Failed") for c in job["status"].get("conditions", ())):
             return False
-        return bool(job["spec"]["parallelism"] == workload.size)
+        fewest = int(job["metadata"]["annotations"].get("trigate.dev/min-count", 0))
+        return bool(fewest <= job["spec"]["parallelism"] == workload.size)
 
 
 @settings(max_examples=20, deadline=None)

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from contracts.base import Contract
 from contracts.quantities import Amount, describe
-from contracts.reasons import LAYER_OF, PRECEDENCE, Layer, Passed, Reason
+from contracts.reasons import LAYER_OF, PRECEDENCE, Deactivation, Layer, Passed, Reason
 
 MAX_BLOCKERS = 16
 MAX_OBJECTS = 8
@@ -40,6 +40,7 @@ class Blocker(Contract):
     objects: Annotated[tuple[str, ...], Field(max_length=MAX_OBJECTS)] = ()
     more_objects: int | None = Field(default=None, description="How many objects are left out of the list.")
     retry_at: datetime | None = None
+    cause: str | None = Field(default=None, description="The code of what led to it, where there are several.")
     detail: str | None = Field(default=None, description="Another party's own words, such as a provider's error.")
 
     @property
@@ -144,6 +145,8 @@ def sentence(b: Blocker) -> str:
             return f"older work goes first in queue {b.queue}: {listed}"
         case Reason.BACKOFF:
             return f"the next attempt starts at {b.retry_at:%H:%M:%S} UTC" if b.retry_at else "the next attempt waits"
+        case Reason.DEACTIVATED:
+            return f"deactivated: {_why_deactivated(b)}"
         case Reason.QUEUE_NOT_FOUND:
             return f"{listed} does not exist"
         case Reason.QUEUE_STOPPED:
@@ -218,3 +221,14 @@ def sentence(b: Blocker) -> str:
 
 def _nodes(b: Blocker) -> str:
     return f"{b.nodes or 0} node{'' if b.nodes == 1 else 's'}"
+
+
+def _why_deactivated(b: Blocker) -> str:
+    within = f"{b.limit} s" if b.limit else "its time"
+    causes: dict[str, str] = {
+        Deactivation.QUEUE_TIMEOUT: f"it got no quota within {within}",
+        Deactivation.MAX_RUN_TIME: f"it ran for {within}, the longest that it may",
+        Deactivation.REQUEUE_LIMIT: f"{b.requested or 0} attempts in a row have failed, its queue allows {b.limit or 0}"
+        + (f"; the last one: {b.detail}" if b.detail else ""),
+    }
+    return causes.get(b.cause or "", "spec.active of the Workload is false")

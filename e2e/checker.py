@@ -162,7 +162,8 @@ class _Reckoning:
                     if uses != said:
                         yield f"Workload {key} says that it uses {said} {resource}, its members ask for {uses}"
                     if _true(workload, "QuotaCharged"):
-                        charged[admission["clusterQueue"]][f"{flavor} {resource}"] += uses
+                        over = (_status(workload).get("reclaimable") or {}).get(assigned["name"], 0)
+                        charged[admission["clusterQueue"]][f"{flavor} {resource}"] += uses - one[resource] * over
         lending = self._lending(charged)
         for name, queue in self.of["ClusterQueue"].items():
             yield from self._queue(name, queue, charged[name], lending)
@@ -281,9 +282,15 @@ class _Reckoning:
         return found
 
     def _outstanding(self, key: str, pod_set: Json) -> int:
-        count, completions = int(pod_set["count"]), pod_set.get("completions")
+        count, completions = self._size(key, pod_set), pod_set.get("completions")
         done = self._succeeded(key, pod_set["name"])
         return max(0, min(count, (count if completions is None else int(completions)) - done))
+
+    def _size(self, key: str, pod_set: Json) -> int:
+        """How many of a pod set were admitted: fewer than it asks for when the job is elastic."""
+        admission = _status(self.of["Workload"][key]).get("admission") or {}
+        given = {a["name"]: int(a["count"]) for a in admission.get("podSetAssignments") or ()}
+        return given.get(pod_set["name"], int(pod_set["count"]))
 
     def _succeeded(self, key: str, pod_set: str) -> int:
         """Members that are done: those that are seen, and those that were told of before their pods were deleted."""
@@ -323,7 +330,6 @@ class _Reckoning:
                 attempt = str(_status(workload).get("attempt"))
                 mine = [p for p in self.members[key] if _attempt(p) == attempt]
                 bound = sum(_is_live(p) and not _ending(p) for p in mine)
-                bound += sum(self._succeeded(key, p["name"]) for p in workload["spec"]["podSets"])
                 if _status(group).get("bound", 0) != bound:
                     yield f"PodGroup {key} says that {_status(group).get('bound', 0)} members are bound: {bound}"
             if (waits or _true(group, "Held")) and _true(workload, "QuotaReserved") and not _ending(workload):

@@ -365,6 +365,7 @@ def test_a_held_slot_whose_member_has_succeeded_takes_nothing() -> None:
     objects["Pod"] = [pod("runs", k, "rack", "Succeeded") for k in range(2)] + [
         pod("other", k, "rack") for k in range(2)
     ]
+    objects["PodGroup"][0]["status"] |= {"bound": 0, "succeeded": {"main": 2}}
 
     assert differences(objects) == []
 

@@ -111,6 +111,30 @@ class LabelSelector(Contract):
     match_expressions: Annotated[tuple[Raw, ...], Field(max_length=16)] = ()
 
 
+class Timeouts(Contract):
+    """The clocks of jobs that set none of their own. ``0s`` means no limit."""
+
+    queue: Duration = Field(default="0s", description="Waiting for quota; then the Workload is deactivated.")
+    capacity: Duration = Field(default="10m", description="Charged and waiting for nodes.")
+    start: Duration = Field(default="5m", description="From admitted to all members bound.")
+    ready: Duration = Field(default="30m", description="From bound to all members ready.")
+    recovery: Duration = Field(default="30m", description="With a member lost, or not ready any more.")
+    max_run_time: Duration = Field(
+        default="0s",
+        description="From bound, in one attempt; then the Workload is deactivated. A job may only ask for less.",
+    )
+
+
+class Requeue(Contract):
+    """How an attempt that failed is followed by the next: base, 2 × base, 4 × base … up to max, less some jitter."""
+
+    limit: Annotated[int, Field(ge=0, le=1000)] | None = Field(
+        default=None, description="After so many the Workload is deactivated; absent: it is tried for ever."
+    )
+    base: Duration = "1s"
+    max: Duration = "60s"
+
+
 class QueueingStrategy(StrEnum):
     """In which order what waits is served."""
 
@@ -250,6 +274,8 @@ class ClusterQueueSpec(Contract):
         default=DEFAULT_MAX_OVERTAKES,
         description="How many younger gangs may be charged before an older one that could run.",
     )
+    timeouts: Timeouts = Timeouts()
+    requeue: Requeue = Requeue()
     reservation_after: Duration | None = Field(
         default=None, description="How long a gang waits before capacity is kept for it."
     )

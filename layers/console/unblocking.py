@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contracts.names import MAX_RUN_TIME_ANNOTATION
 from contracts.quantities import describe
-from contracts.reasons import Reason
+from contracts.reasons import Deactivation, Reason
 from contracts.verdicts import Blocker
 
 
@@ -55,7 +56,13 @@ def remedy(b: Blocker) -> str | None:
         case Reason.FLAVOR_TAINT_NOT_TOLERATED:
             return f"tolerate {named} in the Job's pods"
         case Reason.DEACTIVATED:
-            return "set spec.active of the Workload to true"
+            again = "set spec.active of the Workload to true"
+            causes: dict[str, str] = {
+                Deactivation.QUEUE_TIMEOUT: f"{again}; it keeps its age and waits anew",
+                Deactivation.MAX_RUN_TIME: f"{again}, after raising {MAX_RUN_TIME_ANNOTATION} of the Job if need be",
+                Deactivation.REQUEUE_LIMIT: f"mend what made it fail, then {again}",
+            }
+            return causes.get(b.cause or "", again)
         case Reason.INSUFFICIENT_NODES:
             return (
                 f"{amount(b.needed)} more {resource} on nodes that it may use: "

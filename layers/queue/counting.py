@@ -41,9 +41,9 @@ class _Tally:
         self.reserved: Usage = defaultdict(int)
 
     def add(self, workload: Workload) -> None:
-        admission = workload.status.admission
-        if workload.charge_cause and admission:
-            for flavor, resource, amount in usage_of(admission):
+        admission, charge = workload.status.admission, workload.charge
+        if charge is not None:
+            for flavor, resource, amount in usage_of(charge):
                 self.charged[flavor, resource] += amount
         if is_true(workload.status.conditions, FINISHED):
             return

@@ -93,6 +93,8 @@ class QueueGate:
     def __init__(self, runtime: Runtime, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._runtime, self._api, self._clock = runtime, runtime.api, clock
         self._queue = Queue("queue", runtime.meters, longest_backoff=2.0)
+        kept = runtime.settings.retain_finished
+        self._retention = None if kept is None else timedelta(seconds=kept)
         self.jobs: Cache[BatchJob] = Cache()
         self.pods: Cache[Pod] = Cache()
         self.namespaces: Cache[Any] = Cache()
@@ -112,6 +114,7 @@ class QueueGate:
         self._asked: Counter[str] = Counter()
         self._ask_at: dict[str, datetime] = {}
         self._written: dict[str, datetime] = {}
+        self._short_since: dict[str, datetime] = {}
         self._deleting: set[str] = set()
         self._bound_told: set[tuple[str, int]] = set()
         self._end_told: set[str] = set()
@@ -181,6 +184,7 @@ class QueueGate:
         if new is None or not is_managed(new):
             self._views.pop(key, None)
             if before is not None:
+                self._short_since.pop(before.uid, None)
                 self._touch()
             return
         after = self._look_at(new)
@@ -191,6 +195,10 @@ class QueueGate:
         priorities = {c.metadata.name: c.value for c in self.priority_classes.values()}
         before = self._views.get(job.key)
         seen = self._views[job.key] = view(job, priorities, before)
+        if seen.short and not seen.suspended:
+            self._short_since.setdefault(seen.uid, self._clock())
+        else:
+            self._short_since.pop(seen.uid, None)
         if not seen.readable and (before is None or before.readable):
             log.error("job.unreadable", job=job.key, error=seen.problems[0])
         return seen
@@ -488,6 +496,8 @@ class QueueGate:
             left_nothing=frozenset(self._left_nothing),
             set_aside=frozenset((*self._aside_until, *doubted)),
             unwritable=frozenset(k for k in self._aside_until if self._refusals[k] >= GIVEN_UP),
+            short_since=dict(self._short_since),
+            retention=self._retention,
             written=dict(self._written),
         )
 

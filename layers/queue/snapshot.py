@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from contracts.kinds import (
@@ -45,6 +45,16 @@ class JobView:
     """Suspended, and its controller has said so and counts no pod any more."""
     finished: str | None = None
     """``Complete`` or ``Failed``."""
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    """Members that a new start would run at once, by pod set; a pod set that is not named: all of them."""
+    needed: Mapping[str, int] = field(default_factory=dict)
+    """Members that the present start may still run at once, by pod set; not named: all of them."""
+    alive: int = 0
+    """Pods that its controller counts as not ended, terminating ones among them."""
+    short: bool = False
+    """Members are missing or not ready, though they are not over."""
+    shrunk: bool = False
+    """It runs fewer members at once than its author asked for, by the queue gate's doing."""
     deleted: bool = False
 
     @property
@@ -54,6 +64,10 @@ class JobView:
     @property
     def namespace(self) -> str:
         return self.key.partition("/")[0]
+
+    def runs_attempt(self, attempt: int) -> bool:
+        """Whether it is started, as this attempt."""
+        return not self.suspended and self.attempt == attempt
 
 
 @dataclass(frozen=True)
@@ -82,8 +96,17 @@ class Snapshot:
     and keep their place in line."""
     unwritable: frozenset[str] = frozenset()
     """Those of ``set_aside`` that were refused so often that they cannot run: they keep no place in line."""
+    short_since: Mapping[str, datetime] = field(default_factory=dict)
+    """Since when members of a job are missing or not ready, by the job's uid, as far as this process has seen it."""
+    retention: timedelta | None = None
+    """So long a finished Workload is kept; None: as long as its job."""
     written: Mapping[str, datetime] = field(default_factory=dict)
     """When this process last wrote a Workload's status, by its uid."""
+
+    def job_of(self, workload: Workload) -> JobView | None:
+        """The job that the Workload stands for; not a namesake."""
+        job = self.jobs.get(f"{workload.metadata.namespace}/{workload.spec.job.name}")
+        return job if job is not None and job.uid == workload.spec.job.uid else None
 
     @cached_property
     def quota(self) -> QuotaTree:
@@ -95,10 +118,10 @@ class Snapshot:
         """All quota there is, and all that is charged of it. Not to be counted in."""
         tree = self.quota.unused()
         for workload in self.workloads.values():
-            admission = workload.status.admission
-            if workload.charge_cause and admission:
-                for flavor, resource, amount in usage_of(admission):
-                    tree.add(admission.cluster_queue, flavor, resource, amount)
+            charge = workload.charge
+            if charge is not None:
+                for flavor, resource, amount in usage_of(charge):
+                    tree.add(charge.cluster_queue, flavor, resource, amount)
         return tree
 
 

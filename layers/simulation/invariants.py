@@ -335,7 +335,8 @@ class Witness:
         members = self._members(key, group.status.attempt)
         staying = sum(not is_over(p) and not p["metadata"].get("deletionTimestamp") for p in members)
         empty = sum(max(0, s.count - self._filled(s.node, key, group, s.pod_set)) for s in group.status.hold)
-        needed: int = max(0, workload.size - len(self._succeeded[key]) - staying)
+        in_all = sum(p.count if p.completions is None else p.completions for p in workload.spec.pod_sets)
+        needed: int = max(0, min(workload.size, in_all - len(self._succeeded[key])) - staying)
         return max(0, empty - needed)
 
     def _members(self, key: str, attempt: int) -> list[Json]:
@@ -346,10 +347,11 @@ class Witness:
         self.checks += 1
         charged: dict[str, Counter[str]] = defaultdict(Counter)
         for workload in self._objects["workloads"].values():
-            if workload.charge_cause and workload.status.admission:
-                for assignment in workload.status.admission.pod_set_assignments:
+            charge = workload.charge
+            if charge is not None:
+                for assignment in charge.pod_set_assignments:
                     usage = {r: parse(q, r) for r, q in assignment.resource_usage.items()}
-                    charged[workload.status.admission.cluster_queue].update(usage)
+                    charged[charge.cluster_queue].update(usage)
         for name, over in self._over(charged).items():
             self._world.fail(f"{name} is charged over its quota by {key}: {over}")
 

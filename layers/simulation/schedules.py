@@ -32,6 +32,10 @@ class Job:
     gpus: int = 1
     indexed: bool = True
     capacity_timeout: int = 600
+    completions: int | None = None
+    """How many must succeed in all; None: each member once."""
+    min_count: int | None = None
+    """So few members will do where quota lacks; None: all of them."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,8 @@ def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
     )
     chosen = sorted([*kinds, *(k for k in kinds if k in CALLS)])
     faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(10, 24))] if chosen else []
-    return _lending(Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at))))
+    schedule = Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at)))
+    return _with_lives(_lending(schedule))  # each drawn apart, so that one does not change what the others draw
 
 
 def _lending(schedule: Schedule) -> Schedule:
@@ -178,6 +183,21 @@ def _lending(schedule: Schedule) -> Schedule:
         lends=(lends, r.choice((None, r.randint(0, less)))),
     )
     return replace(schedule, setup=setup, jobs=tuple(jobs))
+
+
+def _with_lives(schedule: Schedule) -> Schedule:
+    """In half of the schedules some Jobs are elastic, and some have more or fewer completions than members."""
+    r, jobs = random.Random(f"lives/{schedule.seed}"), []
+    if r.random() < 0.5:
+        return schedule
+    for job in schedule.jobs:
+        if r.random() < 0.4:
+            more = r.choice((-2, -1, 1, 2, 4) if job is not schedule.jobs[0] else (1, 2))
+            job = replace(job, completions=max(1, job.members + more))
+        if r.random() < 0.4:
+            job = replace(job, min_count=r.randint(1, min(job.members, job.completions or job.members)))
+        jobs.append(job)
+    return replace(schedule, jobs=tuple(jobs))
 
 
 WRITTEN = {

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from contracts.kinds import KINDS
-from contracts.names import GPU, QUEUE_LABEL, SYSTEM_NAMESPACE, service_account
+from contracts.names import GPU, MIN_COUNT_ANNOTATION, QUEUE_LABEL, SYSTEM_NAMESPACE, service_account
 from contracts.traces import StateSpan
 from layers.gang.service import GangGate
 from layers.provisioning.service import ProvisioningGate
@@ -341,6 +341,7 @@ def job_body(job: Job) -> Json:
     """The Job as its tenant writes it."""
     mode = {"completionMode": "Indexed"} if job.indexed else {}
     resources = {"requests": {"cpu": "1"}, "limits": {GPU: str(job.gpus)}}
+    fewest = {} if job.min_count is None else {MIN_COUNT_ANNOTATION: str(job.min_count)}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -348,11 +349,11 @@ def job_body(job: Job) -> Json:
             "name": job.name,
             "namespace": job.tenant,
             "labels": {QUEUE_LABEL: "team"},
-            "annotations": {"trigate.dev/capacity-timeout": f"{job.capacity_timeout}s"},
+            "annotations": {"trigate.dev/capacity-timeout": f"{job.capacity_timeout}s", **fewest},
         },
         "spec": {
             "parallelism": job.members,
-            "completions": job.members,
+            "completions": job.members if job.completions is None else job.completions,
             "backoffLimit": 1000,
             **mode,
             "template": {

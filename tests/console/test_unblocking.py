@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from contracts.names import GPU
 from contracts.reasons import Reason
-from contracts.verdicts import Blocker
+from contracts.verdicts import Blocker, sentence
 from layers.console.unblocking import remedy
 
 COUNTS = st.none() | st.integers(0, 10**6)
@@ -35,6 +35,34 @@ def test_every_blocker_has_a_remedy_in_words_or_none(blocker: Blocker) -> None:
     assert said is None or (
         said == said.strip() and not said.endswith(".") and "None" not in said.replace("to None", "")
     )
+
+
+@pytest.mark.parametrize(
+    ("cause", "said", "then"),
+    [
+        (None, "spec.active of the Workload is false", "set spec.active of the Workload to true"),
+        ("ByHand", "spec.active of the Workload is false", "set spec.active of the Workload to true"),
+        ("FromAFutureGate", "spec.active of the Workload is false", "set spec.active of the Workload to true"),
+        (
+            "QueueTimeout", "it got no quota within 60 s",
+            "set spec.active of the Workload to true; it keeps its age and waits anew",
+        ),
+        (
+            "MaxRunTime", "it ran for 60 s, the longest that it may",
+            "set spec.active of the Workload to true, after raising trigate.dev/max-run-time of the Job if need be",
+        ),
+        (
+            "RequeueLimit", "61 attempts in a row have failed, its queue allows 60; the last one: RolledBack",
+            "mend what made it fail, then set spec.active of the Workload to true",
+        ),
+    ],
+)  # fmt: skip
+def test_a_deactivated_workload_is_told_what_put_it_out_and_how_it_comes_back(
+    cause: str | None, said: str, then: str
+) -> None:
+    blocker = Blocker(reason=Reason.DEACTIVATED, cause=cause, limit=60, requested=61, detail="RolledBack")
+
+    assert (sentence(blocker), remedy(blocker)) == (f"deactivated: {said}", then)
 
 
 @given(limit=st.integers(0, 100), used=st.integers(0, 100), asked=st.integers(1, 100))

@@ -133,6 +133,8 @@ class World:
         self.set_aside: set[str] = set()
         self.unwritable: set[str] = set()
         self.written: dict[str, datetime] = {}
+        self.short_since: dict[str, datetime] = {}
+        self.retention: timedelta | None = None
         self.log: list[Step] = []
 
     # ---- what people and the other gates do ------------------------------------------------------------------------
@@ -175,8 +177,14 @@ class World:
     def place(self, job: str) -> None:
         self.group(job, ("Placed", True, "Placed"), ("Possible", True, "Possible"))
 
-    def bind(self, job: str) -> None:
+    def bind(self, job: str, ready: int | None = None) -> None:
+        """All members are on their nodes, and ``ready`` of them are ready: all, unless said."""
         self.group(job, ("Placed", True, "Placed"), ("Bound", True, "Bound"))
+        self.says(job, ready=self.of(job).size if ready is None else ready)
+
+    def says(self, job: str, **status: Any) -> None:
+        """The Job controller counts."""
+        self.jobs[job]["status"] = {**self.jobs[job]["status"], **status}
 
     def roll_back(self, job: str, *blockers: Blocker) -> None:
         self.group(job, ("RolledBack", True, "BindFailed"), verdict=self._verdict(job, "gang", blockers))
@@ -209,13 +217,17 @@ class World:
 
     def pods_appear(self, job: str) -> None:
         self.pods[self.key(job)] = self.of(job).size
-        self.jobs[job]["status"] = {"startTime": self.now.isoformat(), "active": self.of(job).size}
+        done = self.jobs[job]["status"].get("succeeded", 0)
+        status = {"startTime": self.now.isoformat(), "active": self.of(job).size, "succeeded": done}
+        self.jobs[job]["status"] = status
 
     def pods_end(self, job: str) -> None:
         """The Job controller has seen the suspension, and every pod is gone."""
         self.pods.pop(self.key(job), None)
         suspended = {"type": "Suspended", "status": "True" if self.jobs[job]["spec"]["suspend"] else "False"}
-        self.jobs[job]["status"] = {"conditions": [suspended], "startTime": self.now.isoformat()}
+        done = self.jobs[job]["status"].get("succeeded", 0)
+        status = {"conditions": [suspended], "startTime": self.now.isoformat(), "succeeded": done}
+        self.jobs[job]["status"] = status
 
     def complete(self, job: str, condition: str = "Complete") -> None:
         self.pods.pop(self.key(job), None)
@@ -236,6 +248,8 @@ class World:
 
     def snapshot(self) -> Snapshot:
         views = [view(decoded(j), self.priorities) for j in self.jobs.values()]
+        short = {v.uid for v in views if v.short and not v.suspended}
+        self.short_since = {uid: self.short_since.get(uid, self.now) for uid in short}
         return Snapshot(
             jobs={v.key: v for v in views},
             workloads=dict(self.workloads),
@@ -250,6 +264,8 @@ class World:
             left_nothing=frozenset(self.left_nothing),
             set_aside=frozenset(self.set_aside),
             unwritable=frozenset(self.unwritable),
+            short_since=dict(self.short_since),
+            retention=self.retention,
             written=dict(self.written),
         )
 

@@ -776,6 +776,10 @@ async def only_the_queue_gate_starts_a_held_job(bench: Bench) -> None:
             "cannot be changed or dropped while the Job waits or runs",
         ),
         ({"spec": {"template": template}}, "of the pod template are set by the queue gate"),
+        (
+            {"metadata": {"annotations": {"trigate.dev/asked-parallelism": "1 of 9"}}},
+            "is the queue gate's note of an elastic Job's own parallelism",
+        ),
     ):
         no = await refused(bench.api.patch_merge(JOBS, "job", body, bench.namespace, unguarded=True))
         assert (type(no), no.status) == (Invalid, 422)

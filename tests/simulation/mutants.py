@@ -59,7 +59,7 @@ DIES_TWICE = replace(
     SEVEN_OF_EIGHT,
     faults=(
         Fault(68.3, What.CRASH, gate="queue", seconds=2.0),
-        Fault(86.0, What.CRASH_AFTER, gate="queue", kind="workloads", seconds=20.0),
+        Fault(88.9, What.CRASH_AFTER, gate="queue", kind="workloads", seconds=20.0),
     ),
 )
 """A moment after all are bound, and with the write that the Job is over: both times before its spans have left."""

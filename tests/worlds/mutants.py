@@ -51,7 +51,8 @@ class Mutant(NamedTuple):
 
 
 def no_freshness_check(m: Patch) -> None:
-    m.setattr(queue, "_answers", lambda group, workload: group is not None)
+    for place in ("behind", "decide", "running"):
+        m.setattr(f"layers.queue.{place}.answers", lambda group, workload: group is not None)
 
 
 def charges_not_counted(m: Patch) -> None:
@@ -83,8 +84,8 @@ def no_finalizer(m: Patch) -> None:
 def reservation_keeps_its_number(m: Patch) -> None:
     retried = attempts.retried
 
-    def again(workload: Workload, now: Any) -> Workload:
-        found = retried(workload, now)
+    def again(workload: Workload, now: Any, *bounds: Any) -> Workload:
+        found = retried(workload, now, *bounds)
         return found.but(status=found.status.but(reservation=workload.status.reservation))
 
     m.setattr(attempts, "retried", again)

@@ -25,12 +25,15 @@ class Reason(StrEnum):
     DEACTIVATED = "Deactivated"
     QUEUE_NOT_FOUND = "QueueNotFound"
     QUEUE_STOPPED = "QueueStopped"
+    COHORT_CYCLE = "CohortCycle"
     NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
     NO_MATCHING_FLAVOR = "NoMatchingFlavor"
     FLAVOR_TAINT_NOT_TOLERATED = "FlavorTaintNotTolerated"
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
     BACKOFF = "Backoff"
     QUOTA_EXCEEDED = "QuotaExceeded"
+    BORROWING_LIMIT_REACHED = "BorrowingLimitReached"
+    COHORT_EXHAUSTED = "CohortExhausted"
     BEHIND_HEAD = "BehindHead"
     # gang
     UNSUPPORTED_FEATURE = "UnsupportedFeature"
@@ -91,10 +94,36 @@ class Passed(StrEnum):
 class EvictionReason(StrEnum):
     """Why an attempt ended before its Job finished. Written by the queue gate alone."""
 
+    QUEUE_TIMEOUT = "QueueTimeout"
     CAPACITY_TIMEOUT = "CapacityTimeout"
     CAPACITY_FAILED = "CapacityFailed"
     START_TIMEOUT = "StartTimeout"
+    RECOVERY_TIMEOUT = "RecoveryTimeout"
+    MAX_RUN_TIME = "MaxRunTime"
+    GANG_RESTART = "GangRestart"
     QUEUE_STOPPED = "QueueStopped"
     ROLLED_BACK = "RolledBack"
     DEACTIVATED = "Deactivated"
     TEMPLATE_CHANGED = "TemplateChanged"
+
+
+class Deactivation(StrEnum):
+    """Why a Workload is out of its queue until its ``spec.active`` is set to true again."""
+
+    BY_HAND = "ByHand"
+    QUEUE_TIMEOUT = "QueueTimeout"
+    MAX_RUN_TIME = "MaxRunTime"
+    REQUEUE_LIMIT = "RequeueLimit"
+
+
+UNWANTED = frozenset(
+    {
+        EvictionReason.CAPACITY_TIMEOUT,
+        EvictionReason.CAPACITY_FAILED,
+        EvictionReason.START_TIMEOUT,
+        EvictionReason.RECOVERY_TIMEOUT,
+        EvictionReason.ROLLED_BACK,
+        EvictionReason.GANG_RESTART,
+    }
+)
+"""Evictions that nobody asked for: they count against the queue's limit of requeues."""

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from contracts.base import Contract
 from contracts.quantities import Amount, describe
-from contracts.reasons import LAYER_OF, PRECEDENCE, Layer, Passed, Reason
+from contracts.reasons import LAYER_OF, PRECEDENCE, Deactivation, Layer, Passed, Reason
 
 MAX_BLOCKERS = 16
 MAX_OBJECTS = 8
@@ -27,6 +27,7 @@ class Blocker(Contract):
     reason: Reason
     pod_set: str | None = None
     queue: str | None = None
+    cohort: str | None = None
     flavor: str | None = None
     pool: str | None = None
     offering: str | None = None
@@ -39,6 +40,7 @@ class Blocker(Contract):
     objects: Annotated[tuple[str, ...], Field(max_length=MAX_OBJECTS)] = ()
     more_objects: int | None = Field(default=None, description="How many objects are left out of the list.")
     retry_at: datetime | None = None
+    cause: str | None = Field(default=None, description="The code of what led to it, where there are several.")
     detail: str | None = Field(default=None, description="Another party's own words, such as a provider's error.")
 
     @property
@@ -125,6 +127,16 @@ def sentence(b: Blocker) -> str:
         case Reason.QUOTA_EXCEEDED:
             free = f"{amount(b.available)} of {amount(b.limit)} {resource} free"
             return f"queue {b.queue} has {free}, the gang {asks}{lacks}"
+        case Reason.BORROWING_LIMIT_REACHED:
+            who = f"cohort {b.cohort} above queue {b.queue}" if b.cohort else f"queue {b.queue}"
+            limit = f"may borrow {amount(b.limit)} {resource} at most"
+            return f"{who} {limit} and has {amount(b.available)} left, the gang {asks}{lacks}"
+        case Reason.COHORT_EXHAUSTED:
+            left = f"has {amount(b.available)} of {amount(b.limit)} {resource} left for queue {b.queue}"
+            return f"cohort {b.cohort} {left}, the gang {asks}{lacks}"
+        case Reason.EXCEEDS_MAX_QUOTA if b.cohort:
+            most = f"can have {amount(b.limit)} {resource} of cohort {b.cohort} at most"
+            return f"queue {b.queue} {most}, the gang {asks} and can never fit"
         case Reason.EXCEEDS_MAX_QUOTA:
             return (
                 f"queue {b.queue} has a quota of {amount(b.limit)} {resource} in all, the gang {asks} and can never fit"
@@ -133,10 +145,15 @@ def sentence(b: Blocker) -> str:
             return f"older work goes first in queue {b.queue}: {listed}"
         case Reason.BACKOFF:
             return f"the next attempt starts at {b.retry_at:%H:%M:%S} UTC" if b.retry_at else "the next attempt waits"
+        case Reason.DEACTIVATED:
+            return f"deactivated: {_why_deactivated(b)}"
         case Reason.QUEUE_NOT_FOUND:
             return f"{listed} does not exist"
         case Reason.QUEUE_STOPPED:
             return f"queue {b.queue} is stopped"
+        case Reason.COHORT_CYCLE:
+            round_ = " → ".join((*b.objects, *b.objects[:1])) if not b.more_objects else listed
+            return f"queue {b.queue} takes no work, for its cohorts are one another's parents: {round_}"
         case Reason.NAMESPACE_NOT_ALLOWED:
             return f"queue {b.queue} does not admit namespace {listed}"
         case Reason.NO_MATCHING_FLAVOR if b.flavor:
@@ -204,3 +221,14 @@ def sentence(b: Blocker) -> str:
 
 def _nodes(b: Blocker) -> str:
     return f"{b.nodes or 0} node{'' if b.nodes == 1 else 's'}"
+
+
+def _why_deactivated(b: Blocker) -> str:
+    within = f"{b.limit} s" if b.limit else "its time"
+    causes: dict[str, str] = {
+        Deactivation.QUEUE_TIMEOUT: f"it got no quota within {within}",
+        Deactivation.MAX_RUN_TIME: f"it ran for {within}, the longest that it may",
+        Deactivation.REQUEUE_LIMIT: f"{b.requested or 0} attempts in a row have failed, its queue allows {b.limit or 0}"
+        + (f"; the last one: {b.detail}" if b.detail else ""),
+    }
+    return causes.get(b.cause or "", "spec.active of the Workload is false")

@@ -41,6 +41,7 @@ PATHS = {
             "KwokNodeClass": "kwoknodeclasses",
             "ResourceFlavor": "resourceflavors",
             "ClusterQueue": "clusterqueues",
+            "Cohort": "cohorts",
             "LocalQueue": "localqueues",
             "WorkloadPriorityClass": "workloadpriorityclasses",
         }.items()

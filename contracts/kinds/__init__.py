@@ -4,11 +4,12 @@ from contracts.base import Kind
 from contracts.kinds.capacity import CapacityRequest, NodeClaim
 from contracts.kinds.pod_group import PodGroup
 from contracts.kinds.pools import KwokNodeClass, NodePool
-from contracts.kinds.queues import ClusterQueue, LocalQueue, ResourceFlavor, WorkloadPriorityClass
+from contracts.kinds.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor, WorkloadPriorityClass
 from contracts.kinds.workload import Workload
 
 KINDS: tuple[type[Kind], ...] = (
     ClusterQueue,
+    Cohort,
     LocalQueue,
     ResourceFlavor,
     WorkloadPriorityClass,
@@ -24,6 +25,7 @@ __all__ = [
     "KINDS",
     "CapacityRequest",
     "ClusterQueue",
+    "Cohort",
     "KwokNodeClass",
     "LocalQueue",
     "NodeClaim",

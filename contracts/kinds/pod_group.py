@@ -75,7 +75,7 @@ class PodGroupStatus(Contract):
     reservation: int = Field(default=0, description="The Workload's reservation that this status answers.")
     hold: tuple[NodeShare, ...] = ()
     shortfall: tuple[PodClass, ...] = Field(default=(), description="What the nodes lack, net of existing capacity.")
-    bound: int = Field(default=0, description="Members bound so far.")
+    bound: int = Field(default=0, description="Members that are on their nodes; those that have ended are not.")
     succeeded: dict[str, int] = Field(
         default={}, description="Members that have succeeded, by pod set, whether their pods are still there or not."
     )
@@ -97,6 +97,7 @@ class PodGroup(Kind):
         Column("Placed", "string", '.status.conditions[?(@.type=="Placed")].status'),
         Column("Held", "string", '.status.conditions[?(@.type=="Held")].status', 1),
         Column("Bound", "integer", ".status.bound"),
+        Column("Succeeded", "string", ".status.succeeded", 1),
         Column("Reason", "string", ".status.verdict.reason"),
         Column("Message", "string", ".status.verdict.message", 1),
         Column("Age", "date", ".metadata.creationTimestamp"),

@@ -1,14 +1,15 @@
-"""What people set up for tenants: flavors, cluster queues, local queues, priority classes."""
+"""What people set up for tenants: flavors, cohorts, cluster queues, local queues, priority classes."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from contracts.base import Column, Contract, Kind, Labels, Name, Raw
 from contracts.conditions import Condition
+from contracts.durations import Duration
 from contracts.quantities import Quantity
 
 _BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
@@ -47,20 +48,45 @@ class ResourceFlavor(Kind):
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
 
 
+def _rules(*rules: tuple[str, str]) -> dict[str, Any]:
+    """CEL rules, each with what it says when it does not hold."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+
+
+def _zero_or_more(field: str) -> dict[str, Any]:
+    rule = "type(self) == int ? self >= 0 : isQuantity(self) && quantity(self).compareTo(quantity('0')) >= 0"
+    return _rules((rule, f"{field} must be a quantity of zero or more, such as 8 or 64Gi"))
+
+
+_NO_LIMITS = (
+    "self.resourceGroups.all(g, g.flavors.all(f, f.resources.all(q, !has(q.borrowingLimit) && !has(q.lendingLimit))))"
+)
+_LENDS_WHAT_IT_HAS = (
+    "!has(self.resourceGroups) || self.resourceGroups.all(g, g.flavors.all(f, f.resources.all(q, "
+    "!has(q.lendingLimit) || quantity(string(q.lendingLimit)).compareTo(quantity(string(q.nominalQuota))) <= 0)))"
+)
+_COVERED_ONCE = _rules(
+    (
+        "self.all(g, g.coveredResources.all(r, self.filter(h, r in h.coveredResources).size() == 1))",
+        "a resource may be covered by one resource group only: take it out of the others",
+    )
+)
+
+
 class ResourceQuota(Contract):
-    """How much of one resource of one flavor the queue may use."""
+    """How much of one resource of one flavor there is, what may be borrowed besides, and what may be lent of it."""
 
     name: Name
-    nominal_quota: Quantity = Field(
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                {
-                    "rule": "type(self) == int ? self >= 0 : "
-                    "isQuantity(self) && quantity(self).compareTo(quantity('0')) >= 0",
-                    "message": "nominalQuota must be a quantity of zero or more, such as 8 or 64Gi",
-                }
-            ]
-        }
+    nominal_quota: Quantity = Field(json_schema_extra=_zero_or_more("nominalQuota"))
+    borrowing_limit: Quantity | None = Field(
+        default=None,
+        description="How much more than the nominal quota may be used, of what others do not use; absent: all of it.",
+        json_schema_extra=_zero_or_more("borrowingLimit"),
+    )
+    lending_limit: Quantity | None = Field(
+        default=None,
+        description="How much of it others may use; absent: all of it. The rest is always kept free.",
+        json_schema_extra=_zero_or_more("lendingLimit"),
     )
 
 
@@ -85,28 +111,184 @@ class LabelSelector(Contract):
     match_expressions: Annotated[tuple[Raw, ...], Field(max_length=16)] = ()
 
 
+class Timeouts(Contract):
+    """The clocks of jobs that set none of their own. ``0s`` means no limit."""
+
+    queue: Duration = Field(default="0s", description="Waiting for quota; then the Workload is deactivated.")
+    capacity: Duration = Field(default="10m", description="Charged and waiting for nodes.")
+    start: Duration = Field(default="5m", description="From admitted to all members bound.")
+    ready: Duration = Field(default="30m", description="From bound to all members ready.")
+    recovery: Duration = Field(default="30m", description="With a member lost, or not ready any more.")
+    max_run_time: Duration = Field(
+        default="0s",
+        description="From bound, in one attempt; then the Workload is deactivated. A job may only ask for less.",
+    )
+
+
+class Requeue(Contract):
+    """How an attempt that failed is followed by the next: base, 2 × base, 4 × base … up to max, less some jitter."""
+
+    limit: Annotated[int, Field(ge=0, le=1000)] | None = Field(
+        default=None, description="After so many the Workload is deactivated; absent: it is tried for ever."
+    )
+    base: Duration = "1s"
+    max: Duration = "60s"
+
+
+class QueueingStrategy(StrEnum):
+    """In which order what waits is served."""
+
+    BOUNDED_OVERTAKING = "BoundedOvertaking"
+    BEST_EFFORT_FIFO = "BestEffortFIFO"
+    STRICT_FIFO = "StrictFIFO"
+
+
+class WhenCanBorrow(StrEnum):
+    """Borrow: take a flavor in which the gang fits by borrowing. TryNextFlavor: first look for one without."""
+
+    BORROW = "Borrow"
+    TRY_NEXT_FLAVOR = "TryNextFlavor"
+
+
+class WhenCanPreempt(StrEnum):
+    """TryNextFlavor: look for a flavor in which the gang fits before others would be evicted for it."""
+
+    PREEMPT = "Preempt"
+    TRY_NEXT_FLAVOR = "TryNextFlavor"
+
+
+class FlavorPreference(StrEnum):
+    """Which is the lesser evil when both would help."""
+
+    BORROWING_OVER_PREEMPTION = "BorrowingOverPreemption"
+    PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
+
+
+class FlavorFungibility(Contract):
+    """When the next flavor is tried although one would do."""
+
+    when_can_borrow: WhenCanBorrow = WhenCanBorrow.BORROW
+    when_can_preempt: WhenCanPreempt = Field(
+        default=WhenCanPreempt.TRY_NEXT_FLAVOR,
+        json_schema_extra=_rules(
+            ("self == 'TryNextFlavor'", "nobody is preempted yet: leave whenCanPreempt out, or write TryNextFlavor")
+        ),
+    )
+    preference: FlavorPreference = Field(
+        default=FlavorPreference.BORROWING_OVER_PREEMPTION,
+        json_schema_extra=_rules(
+            (
+                "self == 'BorrowingOverPreemption'",
+                "nobody is preempted yet: leave preference out, or write BorrowingOverPreemption",
+            )
+        ),
+    )
+
+
+class PreemptionPolicy(StrEnum):
+    """Who may be evicted."""
+
+    NEVER = "Never"
+    LOWER_PRIORITY = "LowerPriority"
+    LOWER_OR_NEWER_EQUAL_PRIORITY = "LowerOrNewerEqualPriority"
+    ANY = "Any"
+
+
+def _never_yet(field: str) -> dict[str, Any]:
+    return _rules(("self == 'Never'", f"nobody is preempted yet: leave {field} out, or write Never"))
+
+
+class BorrowWithinCohort(Contract):
+    """Whether a gang that would borrow may have others evicted that borrow."""
+
+    policy: Literal[PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY] = Field(
+        default=PreemptionPolicy.NEVER, json_schema_extra=_never_yet("policy")
+    )
+    max_priority_threshold: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = Field(
+        default=None, description="Only gangs of at most this priority are evicted; absent: all of lower priority."
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            (
+                "!has(self.maxPriorityThreshold) || (has(self.policy) && self.policy != 'Never')",
+                "maxPriorityThreshold bounds who is evicted, and policy Never evicts nobody: leave it out",
+            )
+        )
+    )
+
+
+class Preemption(Contract):
+    """Whom a gang of this queue may have evicted."""
+
+    within_cluster_queue: Literal[
+        PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY
+    ] = Field(default=PreemptionPolicy.NEVER, json_schema_extra=_never_yet("withinClusterQueue"))
+    reclaim_within_cohort: Literal[PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.ANY] = (
+        Field(default=PreemptionPolicy.NEVER, json_schema_extra=_never_yet("reclaimWithinCohort"))
+    )
+    borrow_within_cohort: BorrowWithinCohort = BorrowWithinCohort()
+
+
+class FairSharing(Contract):
+    """How much this one counts beside its siblings when quota is shared."""
+
+    weight: Quantity = Field(
+        default="1",
+        json_schema_extra=_rules(
+            (
+                "type(self) == int ? self == 1 : isQuantity(self) && quantity(self).compareTo(quantity('1')) == 0",
+                "shares are not weighed yet: leave weight out, or write 1",
+            )
+        ),
+    )
+
+
 class ClusterQueueSpec(Contract):
     """How much all tenants of this queue may use together."""
 
     namespace_selector: LabelSelector | None = Field(
         default=None, description="Namespaces whose LocalQueues may use this queue; absent or empty: all."
     )
-    resource_groups: Annotated[tuple[ResourceGroup, ...], Field(max_length=8)] = Field(
-        default=(),
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                {
-                    "rule": "self.all(g, g.coveredResources.all(r, "
-                    "self.filter(h, r in h.coveredResources).size() == 1))",
-                    "message": "a resource may be covered by one resource group only: take it out of the others",
-                }
-            ]
-        },
+    cohort_name: Name | None = Field(
+        default=None,
+        description="The Cohort with which quota is shared. It need not exist: then it has no quota of its own.",
     )
+    resource_groups: Annotated[tuple[ResourceGroup, ...], Field(max_length=8)] = Field(
+        default=(), json_schema_extra=_COVERED_ONCE
+    )
+    flavor_fungibility: FlavorFungibility = FlavorFungibility()
+    preemption: Preemption = Preemption()
+    fair_sharing: FairSharing = FairSharing()
     stop_policy: StopPolicy = StopPolicy.NONE
+    queueing_strategy: QueueingStrategy = Field(
+        default=QueueingStrategy.BOUNDED_OVERTAKING,
+        json_schema_extra=_rules(
+            (
+                "self == 'BoundedOvertaking'",
+                "this strategy does not act yet: leave queueingStrategy out, or write BoundedOvertaking",
+            )
+        ),
+    )
     max_overtakes: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=DEFAULT_MAX_OVERTAKES,
         description="How many younger gangs may be charged before an older one that could run.",
+    )
+    timeouts: Timeouts = Timeouts()
+    requeue: Requeue = Requeue()
+    reservation_after: Duration | None = Field(
+        default=None, description="How long a gang waits before capacity is kept for it."
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            (
+                f"has(self.cohortName) || !has(self.resourceGroups) || {_NO_LIMITS}",
+                "borrowingLimit and lendingLimit act between the queues of a cohort: set cohortName, or leave them out",
+            ),
+            (_LENDS_WHAT_IT_HAS, "lendingLimit may be at most nominalQuota: lower it, or raise nominalQuota"),
+            ("!has(self.reservationAfter)", "no capacity is kept after a time yet: leave reservationAfter out"),
+        )
     )
 
 
@@ -114,6 +296,7 @@ class ResourceUsage(Contract):
     name: str
     nominal: Quantity = "0"
     charged: Quantity = "0"
+    borrowed: Quantity = Field(default="0", description="What is charged above the nominal quota, of the cohort's.")
     reserved: Quantity = Field(default="0", description="Soft reservations; they overlap and take nothing from others.")
 
 
@@ -149,11 +332,88 @@ class ClusterQueue(Kind):
     PLURAL: ClassVar[str] = "clusterqueues"
     SHORT_NAMES: ClassVar[tuple[str, ...]] = ("cq",)
     NAMESPACED: ClassVar[bool] = False
-    COLUMNS: ClassVar[tuple[Column, ...]] = _COUNTS
+    COLUMNS: ClassVar[tuple[Column, ...]] = (Column("Cohort", "string", ".spec.cohortName"), *_COUNTS)
 
     kind: Literal["ClusterQueue"] = "ClusterQueue"
     spec: ClusterQueueSpec = ClusterQueueSpec()
     status: QueueStatus = QueueStatus()
+
+
+class CohortSpec(Contract):
+    """A group of ClusterQueues, and of other Cohorts, that lend one another what they do not use."""
+
+    parent_name: Name | None = Field(
+        default=None,
+        description="The Cohort above this one. It need not exist: then it has no quota of its own.",
+    )
+    resource_groups: Annotated[tuple[ResourceGroup, ...], Field(max_length=8)] = Field(
+        default=(), description="Quota for all below, besides their own.", json_schema_extra=_COVERED_ONCE
+    )
+    fair_sharing: FairSharing = FairSharing()
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            (
+                f"has(self.parentName) || !has(self.resourceGroups) || {_NO_LIMITS}",
+                "borrowingLimit and lendingLimit act between a cohort and the one above it: set parentName, or leave "
+                "them out",
+            )
+        )
+    )
+
+
+class SharedUsage(Contract):
+    """One resource of one flavor in a Cohort."""
+
+    name: str
+    nominal: Quantity = Field(default="0", description="The Cohort's own.")
+    shared: Quantity = Field(
+        default="0", description="Its own, and what those below have and do not keep to themselves."
+    )
+    charged: Quantity = Field(default="0", description="What is used of that, or of what is borrowed from above.")
+    borrowed: Quantity = Field(default="0", description="What is charged above what is shared here.")
+
+
+class SharedFlavorUsage(Contract):
+    name: str
+    resources: Annotated[tuple[SharedUsage, ...], Field(json_schema_extra=_BY_NAME)] = ()
+
+
+class CohortStatus(Contract):
+    """Whether the Cohort can be used, and what is used of it."""
+
+    conditions: Annotated[tuple[Condition, ...], Field(json_schema_extra=_BY_TYPE)] = ()
+    flavors_usage: Annotated[tuple[SharedFlavorUsage, ...], Field(json_schema_extra=_BY_NAME)] = ()
+
+
+class Cohort(Kind):
+    """Quota that the ClusterQueues below it share. ClusterQueues name it in ``cohortName``, Cohorts in ``parentName``.
+
+    Cohorts that are one another's parents make every queue below them inactive.
+    """
+
+    PLURAL: ClassVar[str] = "cohorts"
+    SHORT_NAMES: ClassVar[tuple[str, ...]] = ("coh",)
+    NAMESPACED: ClassVar[bool] = False
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        Column("Parent", "string", ".spec.parentName"),
+        Column("Active", "string", '.status.conditions[?(@.type=="Active")].status'),
+        Column("Reason", "string", '.status.conditions[?(@.type=="Active")].reason', 1),
+        Column("Age", "date", ".metadata.creationTimestamp"),
+    )
+
+    kind: Literal["Cohort"] = "Cohort"
+    spec: CohortSpec = CohortSpec()
+    status: CohortStatus = CohortStatus()
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            (
+                "!has(self.spec) || !has(self.spec.parentName) || self.spec.parentName != self.metadata.name",
+                "a cohort cannot be its own parent: name another one in parentName, or leave it out",
+            )
+        )
+    )
 
 
 class LocalQueueSpec(Contract):

@@ -11,7 +11,7 @@ from pydantic import Field
 from contracts.base import Column, Contract, Kind, Labels, Name, Raw
 from contracts.conditions import Condition, is_true
 from contracts.history import History
-from contracts.quantities import Quantity
+from contracts.quantities import Quantity, format_quantity, parse
 from contracts.verdicts import Verdict
 
 QUOTA_RESERVED = "QuotaReserved"
@@ -19,6 +19,13 @@ QUOTA_CHARGED = "QuotaCharged"
 ADMITTED = "Admitted"
 EVICTED = "Evicted"
 FINISHED = "Finished"
+PODS_READY = "PodsReady"
+"""All members of the bound gang are ready or done. False with the reason `RECOVERING`: they were, and are no longer."""
+RECOVERING = "Recovering"
+DEACTIVATED = "Deactivated"
+"""The Workload is out of its queue until somebody sets ``spec.active`` to true; the reason says who put it out."""
+
+MOST_FAILED_FLAVORS = 64
 
 
 class ChargeCause(StrEnum):
@@ -44,7 +51,14 @@ class PodSet(Contract):
     name: Annotated[str, Field(min_length=1, max_length=63)]
     count: int = Field(ge=0, le=100_000, description="How many run at once.")
     completions: int | None = Field(default=None, description="How many must succeed in all; absent: ``count``.")
+    min_count: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="So few may run at once where quota for all lacks; absent: all of them."
+    )
     template: Raw = Field(description="The pod template as the job holds it: metadata and spec.")
+
+
+Seconds = Annotated[int, Field(ge=1)]
+"""A clock of the job's own; where it is absent its ClusterQueue's counts."""
 
 
 class JobReference(Contract):
@@ -75,8 +89,17 @@ class WorkloadSpec(Contract):
     active: bool = Field(
         default=True, description="False ends the attempt and keeps the job out until it is true again."
     )
-    capacity_timeout_seconds: Annotated[int, Field(ge=1)] = 600
-    start_timeout_seconds: Annotated[int, Field(ge=1)] = 300
+    deactivated_for: str | None = Field(
+        default=None, description="Why the queue gate has set ``active`` to false; absent: a person did, or nobody."
+    )
+    queue_timeout_seconds: Seconds | None = Field(default=None, description="Longest wait for quota.")
+    capacity_timeout_seconds: Seconds | None = Field(default=None, description="Longest wait for nodes while charged.")
+    start_timeout_seconds: Seconds | None = Field(default=None, description="Longest wait from admitted to bound.")
+    ready_timeout_seconds: Seconds | None = Field(default=None, description="Longest wait from bound to ready.")
+    recovery_timeout_seconds: Seconds | None = Field(
+        default=None, description="Longest time with a member lost or not ready again."
+    )
+    max_run_time_seconds: Seconds | None = Field(default=None, description="Longest time from bound, in one attempt.")
 
 
 class PodSetAssignment(Contract):
@@ -89,12 +112,28 @@ class PodSetAssignment(Contract):
     node_selector: Labels = {}
     tolerations: tuple[Raw, ...] = ()
 
+    def with_count(self, count: int) -> PodSetAssignment:
+        """The same for ``count`` members, each of them as many as before; for none, nothing is used."""
+        if count == self.count:
+            return self
+        whole = max(1, self.count)
+        usage = {r: format_quantity(parse(n, r) * max(0, count) // whole, r) for r, n in self.resource_usage.items()}
+        return self.but(count=max(0, count), resource_usage=usage)
+
 
 class Admission(Contract):
     """The quota assignment of one reservation."""
 
     cluster_queue: str
     pod_set_assignments: tuple[PodSetAssignment, ...]
+
+
+class FailedFlavor(Contract):
+    """A flavor whose nodes could not be bought for a pod set: until a moment the others are tried before it."""
+
+    pod_set: str
+    flavor: str
+    until: datetime
 
 
 class WorkloadStatus(Contract):
@@ -110,7 +149,17 @@ class WorkloadStatus(Contract):
     overtaken_by: tuple[str, ...] = Field(
         default=(), description="Uids of younger Workloads of the same ClusterQueue that were charged before this one."
     )
+    reclaimable: dict[str, int] = Field(
+        default={}, description="Members of the admission, by pod set, that are over for good: no longer charged."
+    )
+    requeues: int = Field(
+        default=0, description="Attempts in a row that failed without anybody's wish; an activation starts anew."
+    )
+    last_eviction: str | None = Field(default=None, description="Why the last attempt that was ended was ended.")
     retry_at: datetime | None = Field(default=None, description="Not reserved before this moment (back-off).")
+    failed_flavors: Annotated[tuple[FailedFlavor, ...], Field(max_length=MOST_FAILED_FLAVORS)] = Field(
+        default=(), description="Flavors that are tried after the others for now; the one that failed last stands last."
+    )
     traceparent: str | None = None
     verdict: Verdict | None = None
     history: History = History()
@@ -162,5 +211,19 @@ class Workload(Kind):
 
     @property
     def size(self) -> int:
-        """How many members must start together."""
-        return sum(p.count for p in self.spec.pod_sets)
+        """How many members must start together: those of the admission, or before it the fewest that may."""
+        if self.status.admission is not None:
+            return sum(a.count for a in self.status.admission.pod_set_assignments)
+        return sum(p.count if p.min_count is None else min(p.count, p.min_count) for p in self.spec.pod_sets)
+
+    @property
+    def charge(self) -> Admission | None:
+        """The admission as it is charged: without the members that are over for good. None: nothing is charged."""
+        admission, over = self.status.admission, self.status.reclaimable
+        if self.charge_cause is None or admission is None or not over:
+            return admission if self.charge_cause else None
+        return admission.but(
+            pod_set_assignments=tuple(
+                a.with_count(a.count - over.get(a.name, 0)) for a in admission.pod_set_assignments
+            )
+        )

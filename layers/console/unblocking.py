@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contracts.names import MAX_RUN_TIME_ANNOTATION
 from contracts.quantities import describe
-from contracts.reasons import Reason
+from contracts.reasons import Deactivation, Reason
 from contracts.verdicts import Blocker
 
 
@@ -20,20 +21,34 @@ def remedy(b: Blocker) -> str | None:
 
     named = ", ".join(b.objects) or "what it names"
     match b.reason:
+        case Reason.QUOTA_EXCEEDED if b.limit is not None and b.available == b.limit:  # nothing of it is in use
+            most = f"ask for at most {amount(b.limit)} {resource} of flavor {b.flavor}" if b.limit else ""
+            raise_ = f"raise its nominalQuota in queue {b.queue} to {amount(b.limit + (b.needed or 0))}"
+            return f"{most}, or {raise_}" if most else raise_
         case Reason.QUOTA_EXCEEDED:
             more = f", or raise its nominalQuota to {amount((b.limit or 0) + b.needed)}" if b.needed else ""
             return f"wait until {amount(b.needed)} {resource} of queue {b.queue} are given back{more}"
+        case Reason.BORROWING_LIMIT_REACHED:
+            whose = f"cohort {b.cohort}" if b.cohort else f"queue {b.queue}"
+            more = f", or raise its borrowingLimit to {amount((b.limit or 0) + (b.needed or 0))}"
+            return f"wait until {whose} gives back {amount(b.needed)} {resource}{more}"
+        case Reason.COHORT_EXHAUSTED:
+            more = f", or add as much to the quota of cohort {b.cohort} or of a queue in it"
+            return f"wait until {amount(b.needed)} {resource} of cohort {b.cohort} are given back{more}"
         case Reason.EXCEEDS_MAX_QUOTA:
-            return (
-                f"ask for at most {amount(b.limit)} {resource}, or raise the nominalQuota of queue {b.queue} "
-                f"to {amount(b.requested)}"
-            )
+            most = f"ask for at most {amount(b.limit)} {resource}, or " if b.limit else ""
+            if b.cohort:
+                where = f"of queue {b.queue}, or the quota of cohort {b.cohort}"
+                return f"{most}raise nominalQuota or borrowingLimit {where}, by {amount(b.needed)}"
+            return f"{most}raise the nominalQuota of queue {b.queue} to {amount(b.requested)}"
         case Reason.BEHIND_HEAD:
             return f"wait until {named} started or ended"
         case Reason.QUEUE_NOT_FOUND:
             return f"create {named}, or create the Job anew in a queue that exists"
         case Reason.QUEUE_STOPPED:
             return f"set stopPolicy of queue {b.queue} to None"
+        case Reason.COHORT_CYCLE:
+            return f"change parentName of one of the cohorts {named}"
         case Reason.NAMESPACE_NOT_ALLOWED:
             return f"widen namespaceSelector of cluster queue {b.queue}, or use another queue"
         case Reason.NO_MATCHING_FLAVOR:
@@ -41,7 +56,13 @@ def remedy(b: Blocker) -> str | None:
         case Reason.FLAVOR_TAINT_NOT_TOLERATED:
             return f"tolerate {named} in the Job's pods"
         case Reason.DEACTIVATED:
-            return "set spec.active of the Workload to true"
+            again = "set spec.active of the Workload to true"
+            causes: dict[str, str] = {
+                Deactivation.QUEUE_TIMEOUT: f"{again}; it keeps its age and waits anew",
+                Deactivation.MAX_RUN_TIME: f"{again}, after raising {MAX_RUN_TIME_ANNOTATION} of the Job if need be",
+                Deactivation.REQUEUE_LIMIT: f"mend what made it fail, then {again}",
+            }
+            return causes.get(b.cause or "", again)
         case Reason.INSUFFICIENT_NODES:
             return (
                 f"{amount(b.needed)} more {resource} on nodes that it may use: "

@@ -81,14 +81,16 @@ def workloads_table(
         group, request = group_of.get(w.key), request_of.get(w.key)
         verdict = w.status.verdict
         finished = is_true(w.status.conditions, FINISHED)
-        bound = group.status.bound if group and group.status.reservation == w.status.reservation else 0
+        answer = group.status if group and group.status.reservation == w.status.reservation else None
+        over = sum(answer.succeeded.values()) if answer else 0
+        bound = f"{answer.bound if answer else 0}/{w.size}" + (f" +{over} done" if over else "")
         bought = str(len(request.status.plan)) if request and request.in_flight else ""
         rows.append(
             (
                 f"{w.metadata.namespace}/{w.spec.job.name}",
                 w.spec.queue_name,
                 state_of(w),
-                "" if finished else f"{bound}/{w.size}",
+                "" if finished else bound,
                 bought,
                 str(verdict.reason) if verdict and verdict.blockers else "",
                 seconds(now - w.spec.created_at),

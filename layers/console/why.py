@@ -196,17 +196,18 @@ def _queue(w: Workload) -> GateLine:
 
 def _usage(w: Workload) -> str:
     """`` by research: 8 cpu, 8 nvidia.com/gpu of flavor default``, empty without an admission."""
-    if not w.status.admission:
+    admission = w.charge or w.status.admission
+    if not admission:
         return ""
     sums: Counter[tuple[str, str]] = Counter()
-    for part in w.status.admission.pod_set_assignments:
+    for part in admission.pod_set_assignments:
         for resource, flavor in part.flavors.items():
             sums[flavor, resource] += parse(part.resource_usage.get(resource, "0"), resource)
     by_flavor: dict[str, list[str]] = {}
     for (flavor, resource), n in sorted(sums.items()):
         by_flavor.setdefault(flavor, []).append(f"{describe(n, resource)} {resource}")
     said = [f"{', '.join(amounts)} of flavor {flavor}" for flavor, amounts in by_flavor.items()]
-    return f" by {w.status.admission.cluster_queue}" + (f": {'; '.join(said)}" if said else "")
+    return f" by {admission.cluster_queue}" + (f": {'; '.join(said)}" if said else "")
 
 
 def _gang(w: Workload, p: PodGroup | None) -> GateLine:
@@ -224,7 +225,7 @@ def _gang(w: Workload, p: PodGroup | None) -> GateLine:
     nodes = _nodes(p)
     match p.state:
         case PodGroupState.BOUND:
-            return line(Mark.PASSED, f"{p.status.bound}/{w.size} members bound{nodes}")
+            return line(Mark.PASSED, f"{_members(w, p)}{nodes}")
         case PodGroupState.PLACED if not blockers:
             how = f"{p.status.bound}/{w.size} bound" if w.state is WorkloadState.ADMITTED else "room held"
             return line(Mark.PASSED, f"all {w.size} members placed, {how}{nodes}")
@@ -236,6 +237,12 @@ def _gang(w: Workload, p: PodGroup | None) -> GateLine:
     if blockers:
         return line(Mark.STOPPED, sentence(blockers[0]))
     return line(Mark.WORKING, "deciding")
+
+
+def _members(w: Workload, p: PodGroup) -> str:
+    """``8/8 members bound``; once some are over, ``3 members bound, 5 finished``: those have left their nodes."""
+    over, bound = sum(p.status.succeeded.values()), p.status.bound
+    return f"{bound} member{'s' * (bound != 1)} bound, {over} finished" if over else f"{bound}/{w.size} members bound"
 
 
 def _nodes(p: PodGroup) -> str:

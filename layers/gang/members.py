@@ -42,8 +42,8 @@ class Members:
 
     @property
     def bound(self) -> int:
-        """How many are on their nodes or have succeeded, whether their pods are still there or not."""
-        return sum(self.live.values()) + sum(self.succeeded.values())
+        """How many are on their nodes; those that are over are told apart from them, in ``succeeded``."""
+        return sum(self.live.values())
 
 
 def members_of(gang: Gang, known_nodes: Mapping[str, object]) -> Members:

@@ -308,7 +308,9 @@ def _words_of(error: Exception) -> str:
 
 
 def _pod_set_demand(pod_set: PodSet, spec: PodSpec, assigned: PodSetAssignment | None) -> PodSetDemand:
-    count = assigned.count if assigned else pod_set.count
+    # Before anything is reserved an elastic gang is looked at in the smallest size in which it may run.
+    fewest = pod_set.count if pod_set.min_count is None else min(pod_set.count, pod_set.min_count)
+    count = assigned.count if assigned else fewest
     selector = {**spec.node_selector, **(assigned.node_selector if assigned else {})}
     raw = pod_set.template.get("spec") or {}
     raw_tolerations: list[dict[str, Any]] = list(raw.get("tolerations") or ())

@@ -14,15 +14,18 @@ from contracts.kinds import PodGroup, Workload
 from contracts.kinds.pod_group import BOUND, PodGroupState
 from contracts.kinds.workload import (
     ADMITTED,
+    DEACTIVATED,
     EVICTED,
     FINISHED,
+    PODS_READY,
     QUOTA_CHARGED,
     QUOTA_RESERVED,
     Admission,
     ChargeCause,
 )
-from contracts.reasons import EvictionReason
+from contracts.reasons import UNWANTED, Deactivation, EvictionReason
 from contracts.traces import traceparent
+from layers.queue.fallback import with_failed_flavors
 
 WAIT = "wait"
 CAPACITY_HOLD = "capacity_hold"
@@ -30,8 +33,12 @@ ENDING = "ending"
 ADMISSION = "admission"
 """The ended state that stands for the whole attempt: it becomes the root span."""
 
+_OF_FLAVOR = (EvictionReason.CAPACITY_FAILED, EvictionReason.CAPACITY_TIMEOUT)
+
 FIRST_BACKOFF = 1.0
 LONGEST_BACKOFF = 60.0
+STEADY = timedelta(minutes=10)
+"""An attempt that ran for so long has not failed to start: the failures before it are forgiven."""
 
 
 def begun(workload: Workload, now: datetime) -> Workload:
@@ -54,6 +61,7 @@ def reserved(workload: Workload, admission: Admission, now: datetime) -> Workloa
     return moved.but(
         status=moved.status.but(
             admission=admission,
+            reclaimable={},
             retry_at=None,
             history=moved.status.history.moved(None, now=now, attempt=moved.status.attempt, result="reserved"),
         )
@@ -96,26 +104,34 @@ def admitted(workload: Workload, now: datetime) -> Workload:
     moved = _conditions(workload, now, (ADMITTED, True, "Placed", "every member has a node"))
     attempt = moved.status.attempt
     history = moved.status.history.moved(None, now=now, attempt=attempt, result="admitted")
-    return moved.but(status=moved.status.but(history=history))
+    return moved.but(status=moved.status.but(history=history, failed_flavors=()))
 
 
 def evicted(
     workload: Workload, reason: EvictionReason, message: str, group: PodGroup | None, now: datetime
 ) -> Workload:
     """The attempt ends. What it was charged stays charged until it has left nothing behind."""
+    if reason in _OF_FLAVOR:
+        workload = with_failed_flavors(workload, now)
     history = workload.status.history.moved(
         ENDING, now=now, attempt=workload.status.attempt, result=reason.value, error=True
     )
     history = _closed(workload, history, reason.value, group, now, error=True)
     moved = _conditions(workload, now, (ADMITTED, False, "Evicted", message), (EVICTED, True, reason, message))
-    return moved.but(status=moved.status.but(history=history))
+    if find(moved.status.conditions, PODS_READY):
+        moved = _conditions(moved, now, (PODS_READY, False, "Evicted", message))
+    return moved.but(status=moved.status.but(history=history, last_eviction=reason.value))
 
 
-def retried(workload: Workload, now: datetime) -> Workload:
-    """The next attempt, after a back-off; the charge is over. The place in line is kept."""
+def retried(
+    workload: Workload, now: datetime, bounds: tuple[float, float] = (FIRST_BACKOFF, LONGEST_BACKOFF)
+) -> Workload:
+    """The next attempt, after a back-off within ``bounds``; the charge is over. The place in line is kept."""
     said = "the attempt before has left nothing behind"
     before = workload.status
     attempt = before.attempt + 1
+    requeues = failures_in_a_row(workload)
+    pause = backoff_seconds(workload.metadata.uid, before.attempt, requeues, *bounds)
     moved = _conditions(
         workload,
         now,
@@ -128,7 +144,9 @@ def retried(workload: Workload, now: datetime) -> Workload:
             attempt=attempt,
             reservation=before.reservation + 1,
             admission=None,
-            retry_at=now + timedelta(seconds=backoff_seconds(workload.metadata.uid, before.attempt)),
+            reclaimable={},
+            requeues=requeues,
+            retry_at=now + timedelta(seconds=pause),
             traceparent=traceparent(workload.metadata.uid, attempt),
             history=before.history.moved(WAIT, now=now, attempt=attempt, result="retried"),
         )
@@ -157,14 +175,39 @@ def freed(workload: Workload, now: datetime) -> Workload:
     )  # fmt: skip
 
 
-def backoff_seconds(uid: str, attempt: int) -> float:
-    """The pause after an eviction of ``attempt``: 1 s, doubling up to 60 s, shortened by up to half.
+def deactivated(workload: Workload, reason: Deactivation, message: str, now: datetime) -> Workload:
+    """Out of its queue until it is activated. Its age is kept."""
+    return _conditions(workload, now, (DEACTIVATED, True, reason, message))
+
+
+def activated(workload: Workload, now: datetime) -> Workload:
+    """In its queue again, as if it had never failed: the wait for quota and the requeues are counted anew."""
+    moved = _conditions(workload, now, (DEACTIVATED, False, "Activated", "spec.active was set to true again"))
+    return moved.but(status=moved.status.but(requeues=0, retry_at=None))
+
+
+def failures_in_a_row(workload: Workload) -> int:
+    """How often the Workload was evicted without anybody's wish since it last ran steadily or was activated."""
+    evicted, status = find(workload.status.conditions, EVICTED), workload.status
+    if evicted is None or evicted.status != "True" or evicted.reason not in UNWANTED:
+        return status.requeues
+    runs = [
+        s.end for s in status.history.ended if (s.state, s.attempt, s.result) == (ADMISSION, status.attempt, "bound")
+    ]
+    steady = bool(runs) and evicted.last_transition_time - runs[-1] >= STEADY
+    return 1 if steady else status.requeues + 1
+
+
+def backoff_seconds(
+    uid: str, attempt: int, failures: int, first: float = FIRST_BACKOFF, longest: float = LONGEST_BACKOFF
+) -> float:
+    """The pause after an eviction of ``attempt``: ``first``, doubling with each failure, shortened by up to half.
 
     The jitter is made of uid and attempt: a replay waits as long, and gangs evicted together come back apart.
     """
     digest = hashlib.sha256(f"{uid}/{attempt}/backoff".encode()).digest()
     shortened = int.from_bytes(digest[:4], "big") / 2**33
-    return min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(attempt - 1, 16)) * (1 - shortened)
+    return min(longest, first * 2.0 ** min(max(0, failures - 1), 16)) * (1 - shortened)
 
 
 def attempt_start(workload: Workload) -> datetime:

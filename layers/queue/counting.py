@@ -1,4 +1,4 @@
-"""What a ClusterQueue and a LocalQueue say of themselves: how many wait, how far they are, and what is charged."""
+"""What queues and Cohorts say of themselves: how many wait, how far they are, what is charged, and what is borrowed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from contracts.conditions import find, is_true, set_condition
-from contracts.kinds import ClusterQueue, LocalQueue, Workload
-from contracts.kinds.queues import FlavorUsage, QueueStatus, ResourceUsage, StopPolicy
+from contracts.kinds import ClusterQueue, Cohort, LocalQueue, Workload
+from contracts.kinds.queues import (
+    CohortStatus,
+    FlavorUsage,
+    QueueStatus,
+    ResourceGroup,
+    ResourceUsage,
+    SharedFlavorUsage,
+    SharedUsage,
+    StopPolicy,
+)
 from contracts.kinds.workload import FINISHED, WorkloadState
 from contracts.quantities import format_quantity, parse
 from layers.queue.obstacles import queues_of
-from layers.queue.quota import usage_of
+from layers.queue.quota_objects import usage_of
 from layers.queue.snapshot import Snapshot
 
 ACTIVE = "Active"
 OVER_QUOTA = "OverQuota"
+MOST_NAMES = 8
+"""Of a cycle, so many names are said."""
 
 Usage = dict[tuple[str, str], int]
 
@@ -30,9 +41,9 @@ class _Tally:
         self.reserved: Usage = defaultdict(int)
 
     def add(self, workload: Workload) -> None:
-        admission = workload.status.admission
-        if workload.charge_cause and admission:
-            for flavor, resource, amount in usage_of(admission):
+        admission, charge = workload.status.admission, workload.charge
+        if charge is not None:
+            for flavor, resource, amount in usage_of(charge):
                 self.charged[flavor, resource] += amount
         if is_true(workload.status.conditions, FINISHED):
             return
@@ -61,14 +72,15 @@ def cluster_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[Cluster
     for key in sorted(world.cluster_queues):
         old = world.cluster_queues[key]
         tally = tallies[key]
-        nominal = {
-            (f.name, r.name): parse(r.nominal_quota, r.name)
-            for g in old.spec.resource_groups
-            for f in g.flavors
-            for r in f.resources
-        }
-        status = _status(old.status, tally, nominal, *_cluster_queue_activity(old, world), now, old.metadata.generation)
-        over = [f"{r} of flavor {f}" for (f, r), n in sorted(tally.charged.items()) if n > nominal.get((f, r), 0)]
+        nominal = _nominal(old.spec.resource_groups)
+        borrowed = {about: world.charged.borrowed(key, *about) for about in tally.charged}
+        activity = _cluster_queue_activity(old, world)
+        status = _status(old.status, tally, nominal, borrowed, *activity, now, old.metadata.generation)
+        over = [
+            f"{r} of flavor {f}"
+            for (f, r), n in sorted(tally.charged.items())
+            if n > nominal.get((f, r), 0) and world.charged.available(key, f, r) < 0
+        ]
         if over or find(status.conditions, OVER_QUOTA):
             said = f"more is charged than the quota has: {', '.join(over)}" if over else ""
             reason = "QuotaLowered" if over else "WithinQuota"
@@ -90,16 +102,59 @@ def local_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[LocalQueu
     changed = []
     for key in sorted(world.local_queues):
         old = world.local_queues[key]
-        status = _status(old.status, tallies[key], {}, *_local_queue_activity(old, world), now, old.metadata.generation)
+        activity = _local_queue_activity(old, world)
+        status = _status(old.status, tallies[key], {}, {}, *activity, now, old.metadata.generation)
         if status != old.status:
             changed.append((old.but(status=status), old))
     return changed
+
+
+def cohort_statuses(world: Snapshot, now: datetime) -> list[tuple[Cohort, Cohort]]:
+    """(new, old) of every Cohort whose status is to change."""
+    below: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for key, queue in world.cluster_queues.items():
+        for cohort in world.quota.path(key):
+            below[cohort].update(_nominal(queue.spec.resource_groups))
+    for key, cohort_ in world.cohorts.items():
+        for cohort in (key, *world.quota.path_of_cohort(key)):
+            below[cohort].update(_nominal(cohort_.spec.resource_groups))
+    changed = []
+    for key in sorted(world.cohorts):
+        old = world.cohorts[key]
+        conditions = set_condition(
+            old.status.conditions, ACTIVE, *_cohort_activity(old, world), now, old.metadata.generation
+        )
+        status = CohortStatus(conditions=conditions, flavors_usage=tuple(_shared(key, sorted(below[key]), world)))
+        if status != old.status:
+            changed.append((old.but(status=status), old))
+    return changed
+
+
+def _shared(cohort: str, abouts: Iterable[tuple[str, str]], world: Snapshot) -> Iterable[SharedFlavorUsage]:
+    by_flavor: dict[str, list[SharedUsage]] = {}
+    for flavor, resource in abouts:
+        cell = world.charged.cohort(cohort, flavor, resource)
+        by_flavor.setdefault(flavor, []).append(
+            SharedUsage(
+                name=resource,
+                nominal=format_quantity(cell.nominal, resource),
+                shared=format_quantity(cell.subtree, resource),
+                charged=format_quantity(cell.usage, resource),
+                borrowed=format_quantity(cell.borrowed, resource),
+            )
+        )
+    return (SharedFlavorUsage(name=f, resources=tuple(found)) for f, found in by_flavor.items())
+
+
+def _nominal(groups: Iterable[ResourceGroup]) -> Usage:
+    return {(f.name, r.name): parse(r.nominal_quota, r.name) for g in groups for f in g.flavors for r in f.resources}
 
 
 def _status(
     old: QueueStatus,
     tally: _Tally,
     nominal: Usage,
+    borrowed: Usage,
     active: bool,
     reason: str,
     message: str,
@@ -112,11 +167,11 @@ def _status(
         reserving_workloads=tally.states[WorkloadState.RESERVED],
         charged_workloads=tally.states[WorkloadState.CHARGED],
         admitted_workloads=tally.states[WorkloadState.ADMITTED],
-        flavors_usage=tuple(_usage(nominal, tally.charged, tally.reserved)),
+        flavors_usage=tuple(_usage(nominal, tally.charged, borrowed, tally.reserved)),
     )
 
 
-def _usage(nominal: Usage, charged: Usage, reserved: Usage) -> Iterable[FlavorUsage]:
+def _usage(nominal: Usage, charged: Usage, borrowed: Usage, reserved: Usage) -> Iterable[FlavorUsage]:
     by_flavor: dict[str, list[str]] = {}
     for flavor, resource in dict.fromkeys((*nominal, *sorted(charged), *sorted(reserved))):
         by_flavor.setdefault(flavor, []).append(resource)
@@ -128,6 +183,7 @@ def _usage(nominal: Usage, charged: Usage, reserved: Usage) -> Iterable[FlavorUs
                     name=r,
                     nominal=format_quantity(nominal.get((flavor, r), 0), r),
                     charged=format_quantity(charged.get((flavor, r), 0), r),
+                    borrowed=format_quantity(borrowed.get((flavor, r), 0), r),
                     reserved=format_quantity(reserved.get((flavor, r), 0), r),
                 )
                 for r in resources
@@ -136,13 +192,28 @@ def _usage(nominal: Usage, charged: Usage, reserved: Usage) -> Iterable[FlavorUs
 
 
 def _cluster_queue_activity(queue: ClusterQueue, world: Snapshot) -> tuple[bool, str, str]:
-    names = [f.name for g in queue.spec.resource_groups for f in g.flavors]
-    missing = sorted({n for n in names if n not in world.flavors})
     if queue.spec.stop_policy is not StopPolicy.NONE:
         return False, "Stopped", f"stopPolicy is {queue.spec.stop_policy.value}"
-    if missing:
-        return False, "FlavorNotFound", f"there is no ResourceFlavor {', '.join(missing)}"
-    return True, "Ready", "takes workloads"
+    wrong = _cycle(world.quota.cycle_above(queue.key)) or _missing_flavors(queue.spec.resource_groups, world)
+    return wrong or (True, "Ready", "takes workloads")
+
+
+def _cohort_activity(cohort: Cohort, world: Snapshot) -> tuple[bool, str, str]:
+    wrong = _cycle(world.quota.cycle_at(cohort.key)) or _missing_flavors(cohort.spec.resource_groups, world)
+    return wrong or (True, "Ready", "shares quota")
+
+
+def _cycle(names: tuple[str, ...]) -> tuple[bool, str, str] | None:
+    if not names:
+        return None
+    shown = " → ".join((*names[:MOST_NAMES], *(["…"] if len(names) > MOST_NAMES else []), names[0]))
+    said = f"cohorts are one another's parents: {shown}; change parentName of one of them"
+    return False, "CohortCycle", said
+
+
+def _missing_flavors(groups: Iterable[ResourceGroup], world: Snapshot) -> tuple[bool, str, str] | None:
+    missing = sorted({f.name for g in groups for f in g.flavors if f.name not in world.flavors})
+    return (False, "FlavorNotFound", f"there is no ResourceFlavor {', '.join(missing)}") if missing else None
 
 
 def _local_queue_activity(queue: LocalQueue, world: Snapshot) -> tuple[bool, str, str]:

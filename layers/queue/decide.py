@@ -8,34 +8,40 @@ when the write has landed; what it charges counts at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from contracts.base import ObjectMeta, OwnerReference
 from contracts.conditions import find, is_true
-from contracts.kinds import CapacityRequest, ClusterQueue, PodGroup, Workload
+from contracts.kinds import ClusterQueue, Workload
 from contracts.kinds.capacity import CapacityState
 from contracts.kinds.pod_group import PodGroupState
+from contracts.kinds.queues import Requeue
 from contracts.kinds.workload import (
-    ADMITTED,
+    DEACTIVATED,
     EVICTED,
     FINISHED,
     QUOTA_CHARGED,
     Admission,
     ChargeCause,
-    PodSetAssignment,
-    WorkloadSpec,
     WorkloadState,
 )
-from contracts.names import WORKLOAD_FINALIZER, workload_name
-from contracts.reasons import EvictionReason, Passed, Reason
-from contracts.verdicts import MAX_OBJECTS, Blocker
+from contracts.names import WORKLOAD_FINALIZER
+from contracts.reasons import Deactivation, EvictionReason, Passed, Reason
+from contracts.verdicts import MAX_OBJECTS, Blocker, sentence
 from layers.queue import attempts
-from layers.queue.obstacles import is_draining, queues_of, readable_demands, standing_obstacles
+from layers.queue.behind import answers, behind, cause_of
+from layers.queue.clocks import after, backoff_bounds, clocks_of, is_activated
+from layers.queue.demands import Demand
+from layers.queue.fallback import failed_flavors, fallback, is_hopeless, with_failed_flavors
+from layers.queue.intake import key_of, out_of_queue, spec_of, workload_of
+from layers.queue.obstacles import deactivation_of, ended_by_people, queues_of, readable_demands, standing_obstacles
 from layers.queue.order import Waiting, could_run, in_turn
 from layers.queue.quota import Assigned, Charges, assign, exceeds_maximum, stands
+from layers.queue.reclaiming import gives_up_members
+from layers.queue.running import course_of, given_up_for
+from layers.queue.sizes import Sizes, counts_of, is_within, largest, nothing, resized, sizes_of, total
 from layers.queue.snapshot import (
     Decision,
     DeleteWorkload,
@@ -53,6 +59,7 @@ from layers.queue.snapshot import (
 from layers.queue.verdicts import (
     REFRESH,
     SETTLING,
+    behind_head,
     blockers_behind,
     has_settled,
     invalid,
@@ -62,7 +69,14 @@ from layers.queue.verdicts import (
 )
 
 _HELD_BACK = (WorkloadState.PENDING, WorkloadState.RESERVED)
-_PASSING = (Reason.QUOTA_EXCEEDED, Reason.BEHIND_HEAD, Reason.BACKOFF)
+_CAUSES = frozenset(Deactivation)
+_PASSING = (
+    Reason.QUOTA_EXCEEDED,
+    Reason.BORROWING_LIMIT_REACHED,
+    Reason.COHORT_EXHAUSTED,
+    Reason.BEHIND_HEAD,
+    Reason.BACKOFF,
+)
 """What passes by itself when others end, or with time."""
 _OF_QUOTA = (*_PASSING, Reason.EXCEEDS_MAX_QUOTA, Reason.NO_MATCHING_FLAVOR, Reason.FLAVOR_TAINT_NOT_TOLERATED)
 
@@ -79,7 +93,7 @@ class _Pass:
 
     def __init__(self, world: Snapshot, now: datetime) -> None:
         self.world, self.now = world, now
-        self.charges = Charges()
+        self.charges = Charges(world.quota.unused())
         self.waiting: dict[str, Waiting] = {}
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
@@ -93,11 +107,12 @@ class _Pass:
     def run(self) -> None:
         known = {w.key for w in self.world.workloads.values()}
         for workload in self.world.workloads.values():
-            if workload.charge_cause and workload.status.admission:
-                self.charges.add(workload.status.admission)
+            charge = workload.charge
+            if charge is not None:
+                self.charges.add(charge)
         for job in sorted(self.world.jobs.values(), key=lambda j: (j.asked.created_at, j.uid)):
-            if _key_of(job) not in known and _key_of(job) not in self.world.set_aside:
-                self._isolated(_key_of(job), partial(self._new, job))
+            if key_of(job) not in known and key_of(job) not in self.world.set_aside:
+                self._isolated(key_of(job), partial(self._new, job))
         for workload in in_turn(self.world.workloads.values()):
             if not self._isolated(workload.key, partial(self._one, workload)):
                 self._isolated(workload.key, partial(self._undecidable, workload))
@@ -129,15 +144,13 @@ class _Pass:
         if job.deleted or job.finished:
             return
         if not job.suspended:
-            self.steps.append(SuspendJob(job, _key_of(job)))
-        self.steps.append(MakeWorkload(_workload_of(job)))
+            self.steps.append(SuspendJob(job, key_of(job)))
+        self.steps.append(MakeWorkload(workload_of(job)))
 
     def _one(self, workload: Workload) -> None:
         if workload.spec.job.kind not in self.world.kinds:
             return
-        job = self.world.jobs.get(f"{workload.metadata.namespace}/{workload.spec.job.name}")
-        if job is not None and job.uid != workload.spec.job.uid:
-            job = None
+        job = self.world.job_of(workload)
         if workload.key in self.world.set_aside:
             if workload.key not in self.world.unwritable and job and not job.deleted and not job.finished:
                 self._keep_in_line(workload, job)
@@ -168,7 +181,7 @@ class _Pass:
 
     def _finish(self, workload: Workload, job: JobView, outcome: str) -> None:
         """Finished, and uncharged in the same write when nothing of it was found any more."""
-        group, _ = self._behind(workload)
+        group, _ = behind(workload, self.world)
         done = attempts.finished(attempts.begun(workload, self.now), outcome, group, self.now)
         if workload.state is WorkloadState.ADMITTED:
             over = self._remains_are_gone(workload)
@@ -184,11 +197,24 @@ class _Pass:
                 self._put(attempts.freed(workload, self.now), workload)
         elif WORKLOAD_FINALIZER in workload.metadata.finalizers:
             self.steps.append(RemoveFinalizer(workload))
+        elif job is None and not any(o.uid == workload.spec.job.uid for o in workload.metadata.owner_references):
+            self.steps.append(DeleteWorkload(workload))  # orphaned: the garbage collector leaves it
+        elif self.world.retention is not None:
+            over_at = find(workload.status.conditions, FINISHED)
+            assert over_at is not None  # it is true
+            due = over_at.last_transition_time + self.world.retention
+            if self.now >= due:
+                self.steps.append(DeleteWorkload(workload))
+            else:
+                self._wake(due)
 
     def _has_left_nothing(self, workload: Workload, job: JobView | None) -> bool:
         """Whether an ending attempt is over: job held, no pod, no purchase. Asks for what is lacking."""
         if job is not None and not job.suspended and not job.finished and not job.deleted:
             self.steps.append(SuspendJob(job, workload.key))
+            return False
+        if job is not None and job.shrunk and not job.finished and not job.deleted:
+            self.steps.append(SuspendJob(job, workload.key))  # held by somebody else, in the smaller size
             return False
         started = job is not None and not job.deleted and job.attempt == workload.status.attempt
         if started and job is not None and not job.finished and not job.settled:
@@ -207,7 +233,8 @@ class _Pass:
         return True
 
     def _retry(self, old: Workload, job: JobView) -> None:
-        workload = attempts.retried(old, self.now)
+        _, queue = queues_of(old, self.world)
+        workload = attempts.retried(old, self.now, backoff_bounds(queue.spec.requeue if queue else Requeue()))
         # Its own charge stands until this write has landed: quota is asked again then.
         obstacles = standing_obstacles(workload, job, self.world)
         obstacles.append(Blocker(reason=Reason.BACKOFF, retry_at=workload.status.retry_at))
@@ -221,11 +248,21 @@ class _Pass:
         state = workload.state
         if not job.suspended and (state is not WorkloadState.ADMITTED or job.attempt != workload.status.attempt):
             self.steps.append(SuspendJob(job, workload.key))
+        elif job.suspended and job.shrunk and state is not WorkloadState.ADMITTED:
+            self.steps.append(SuspendJob(job, workload.key))  # it asks for what its author wrote
         asked, said = job.asked, workload.spec
         same = not job.readable or (asked.template_hash, asked.queue_name) == (said.template_hash, said.queue_name)
-        wanted = _spec_of(job, workload)
+        same = same or self._gives_up_members(workload, job)
+        if is_activated(workload):
+            self._put(attempts.activated(workload, self.now), old)
+            return
+        _, queue = queues_of(workload, self.world)
+        given_up, due = given_up_for(workload, *behind(workload, self.world), queue, self.now)
+        if due is not None:
+            self._wake(due)
+        wanted = out_of_queue(workload, given_up) if given_up else spec_of(job, workload)
         # What a reservation or a charge was given for is rewritten when it is lost; priority and clocks at any time.
-        if wanted != said and (same or state is WorkloadState.PENDING):
+        if wanted != said and (same or given_up or state is WorkloadState.PENDING):
             self.steps.append(RewriteSpec(old.but(spec=wanted), old))
             self.rewritten.add(old.key)
             self._keep_in_line(workload, job)
@@ -240,12 +277,23 @@ class _Pass:
             case _:
                 self._admitted(workload, old, job, same)
 
+    def _gives_up_members(self, workload: Workload, job: JobView) -> bool:
+        """Whether the running job only asks for fewer members: its charge shrinks, and nothing else changes."""
+        group, _ = behind(workload, self.world)
+        bound = attempts.bound_at(workload, group) is not None
+        if not bound or workload.state is not WorkloadState.ADMITTED or not job.runs_attempt(workload.status.attempt):
+            return False
+        return job.asked.queue_name == workload.spec.queue_name and gives_up_members(job.asked, workload.spec)
+
     def _pending(self, workload: Workload, old: Workload, job: JobView) -> None:
+        if not workload.spec.active and not is_true(workload.status.conditions, DEACTIVATED):
+            self._put_out(workload, old)
+            return
         obstacles, assigned = self._obstacles(workload, job)
         if not obstacles and assigned.admission:
-            group, request = self._behind(workload)
+            group, request = behind(workload, self.world)
             workload = attempts.reserved(workload, assigned.admission, self.now)
-            if workload.size == 0:
+            if workload.size == 0:  # no member is to run: there is nothing to place
                 self._admit(attempts.charged(workload, ChargeCause.PLACED, self.now, waits=False), old)
                 return
             self._stand_in_line(workload, obstacles)
@@ -264,15 +312,20 @@ class _Pass:
             self._lose(workload, old, job, why, said)
             return
         _, queue = queues_of(workload, self.world)
-        demands, _ = readable_demands(workload)
         standing = workload.status.admission
         assert queue is not None  # no obstacle: it exists
-        fits = standing is not None and stands(standing, demands, queue, self.world.flavors, self.charges)
-        assigned = Assigned(standing) if fits else assign(demands, queue, self.world.flavors, self.charges)
+        assert standing is not None  # it is reserved
+        sizes = sizes_of(workload, job)
+        asked, _ = readable_demands(workload)
+        demands = resized(asked, counts_of(standing))
+        fits = is_within(standing, sizes) and stands(standing, demands, queue, self.world.flavors, self.charges)
+        larger = fits and sizes.most != counts_of(standing)
+        assigned = Assigned(standing) if fits and not larger else self._assign(workload, asked, sizes, queue)
         # A reservation is lost only for another one: the same again under a new number would be lost again.
-        fits = fits or (standing is not None and assigned.admission == standing)
-        group, request = self._behind(workload)
-        cause = _cause(workload, group, request)
+        fits = fits or assigned.admission == standing
+        larger = larger and assigned.admission is not None and total(assigned.admission) > total(standing)
+        group, request = behind(workload, self.world)
+        cause = cause_of(workload, group, request)
         line = self._line(workload, queue.spec.max_overtakes)
         forbidding = line.forbidding(workload, MAX_OBJECTS)
         if cause and (not fits or forbidding[0]):
@@ -287,29 +340,48 @@ class _Pass:
                 self._admit(attempts.charged(workload, cause, self.now, waits=False), old)
             else:
                 self._charge(attempts.charged(workload, cause, self.now), old)
-        elif not fits and assigned.admission:  # another flavor has room, or its flavor has been edited
-            again = attempts.lost(workload, "FlavorChanged", "another flavor serves the gang now", self.now)
-            again = attempts.reserved(again, assigned.admission, self.now)
-            self._stand_in_line(again, ())
-            self._say(again, old, blockers_behind(again, group, request), Passed.QUOTA_RESERVED)
+        elif (larger or not fits) and assigned.admission:  # room for more or fewer, in another flavor, or it was edited
+            other = ("SizeChanged", "more members fit now") if larger else ("FlavorChanged", "it fits otherwise now")
+            self._reserve_anew(workload, old, assigned.admission, *other)
+        elif elsewhere := self._fallback(workload, demands, queue):
+            failed = with_failed_flavors(workload, self.now)
+            said = "no nodes of the former flavor can be bought"
+            self._reserve_anew(failed, old, elsewhere, "FlavorChanged", said)
         else:
             self._stand_in_line(workload, assigned.blockers)
             blockers = (
                 *assigned.blockers,
-                *_behind_head(queue.key, *forbidding),
+                *behind_head(queue.key, *forbidding),
                 *blockers_behind(workload, group, request),
                 *map(invalid, job.problems),
             )
             self._say(workload, old, blockers, Passed.QUOTA_RESERVED)
 
+    def _fallback(self, workload: Workload, demands: tuple[Demand, ...], queue: ClusterQueue) -> Admission | None:
+        """Where the gang fits instead, if the nodes of its flavor neither exist nor can be bought now."""
+        group, request = behind(workload, self.world)
+        if not is_hopeless(workload, group, request):
+            return None
+        for failed in workload.status.failed_flavors:
+            if failed.until > self.now:
+                self._wake(failed.until)
+        return fallback(workload, demands, queue, self.world.flavors, self.charges, self.now)
+
+    def _reserve_anew(self, workload: Workload, old: Workload, admission: Admission, why: str, said: str) -> None:
+        again = attempts.reserved(attempts.lost(workload, why, said, self.now), admission, self.now)
+        self._stand_in_line(again, ())
+        answered = blockers_behind(again, *behind(again, self.world))
+        self._say(again, old, answered, Passed.QUOTA_RESERVED)
+
     def _charged(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
-        group, request = self._behind(workload)
-        placed = _answers(group, workload) and group is not None and group.state is PodGroupState.PLACED
+        group, request = behind(workload, self.world)
+        placed = answers(group, workload) and group is not None and group.state is PodGroupState.PLACED
         bought = (
             request.state if request is not None and request.status.reservation == workload.status.reservation else None
         )
-        cause = self._ended_by_people(workload, job, same)
-        waited_until = self._deadline(workload, QUOTA_CHARGED, workload.spec.capacity_timeout_seconds)
+        cause = ended_by_people(workload, same, self.world)
+        clocks = clocks_of(workload, queues_of(workload, self.world)[1])
+        waited_until = self._deadline(workload, QUOTA_CHARGED, clocks.capacity)
         if cause:
             self._evict(workload, old, *cause)
         elif placed:
@@ -319,34 +391,35 @@ class _Pass:
                 "the missing nodes could not be bought" if bought is CapacityState.FAILED else "no nodes can be bought"
             )
             self._evict(workload, old, EvictionReason.CAPACITY_FAILED, said)
-        elif self.now >= waited_until:
-            said = f"no placement within {workload.spec.capacity_timeout_seconds} s"
+        elif waited_until is not None and self.now >= waited_until:
+            said = f"no placement within {clocks.capacity} s"
             self._evict(workload, old, EvictionReason.CAPACITY_TIMEOUT, said)
         else:
-            self._wake(waited_until)
-            short = group is not None and _answers(group, workload) and bool(group.status.shortfall)
+            if waited_until is not None:
+                self._wake(waited_until)
+            short = group is not None and answers(group, workload) and bool(group.status.shortfall)
             if bought is CapacityState.PLANNED and workload.charge_cause is ChargeCause.PLACED and short:
                 self._charge(attempts.charged(workload, ChargeCause.PLANNED, self.now), old)
             else:
                 self._say(workload, old, blockers_behind(workload, group, request), Passed.QUOTA_CHARGED)
 
     def _admitted(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
-        group, _ = self._behind(workload)
-        answer = group.state if group is not None and _answers(group, workload) else None
-        cause = self._ended_by_people(workload, job, same)
+        group, _ = behind(workload, self.world)
+        answer = group.state if group is not None and answers(group, workload) else None
+        cause = ended_by_people(workload, same, self.world)
         if cause:
             self._evict(workload, old, *cause)
             return
         if answer is PodGroupState.ROLLED_BACK:
             self._evict(workload, old, EvictionReason.ROLLED_BACK, "the gang could not be bound whole")
             return
-        if answer is not PodGroupState.BOUND and workload.size:
-            late = self._deadline(workload, ADMITTED, workload.spec.start_timeout_seconds)
-            if self.now >= late:
-                said = f"not all members were bound within {workload.spec.start_timeout_seconds} s"
-                self._evict(workload, old, EvictionReason.START_TIMEOUT, said)
-                return
-            self._wake(late)
+        course = course_of(workload, job, group, self.world, self.now)
+        if course.ends is not None:
+            self._evict(workload, old, *course.ends)
+            return
+        workload = course.workload
+        if course.wake_at is not None:
+            self._wake(course.wake_at)
         if job.suspended and not self.world.unfinished_pods.get(workload.key, 0) and (job.never_started or job.settled):
             self.steps.append(StartJob(job, workload))
         found = blockers_behind(workload, group, None)
@@ -354,6 +427,7 @@ class _Pass:
             assert group is not None
             assert group.status.verdict is not None
             self._wake(group.status.verdict.since + SETTLING)
+            self._put(workload, old)
             return
         self._say(workload, old, found, Passed.ADMITTED)
 
@@ -368,26 +442,18 @@ class _Pass:
         _, queue = queues_of(workload, self.world)
         assigned = Assigned(None)
         if queue is not None and not unreadable:
-            if workload.size == 0:
-                assigned = Assigned(_nothing(workload, queue.key))
+            sizes = sizes_of(workload, job)
+            if sizes.none_to_run:
+                assigned = Assigned(nothing(workload, queue.key))
             else:
-                assigned = assign(demands, queue, self.world.flavors, self.charges)
+                assigned = self._assign(workload, demands, sizes, queue)
                 forbidding = self._line(workload, queue.spec.max_overtakes).forbidding(workload, MAX_OBJECTS)
-                obstacles += [*assigned.blockers, *_behind_head(queue.key, *forbidding)]
+                obstacles += [*assigned.blockers, *behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
         if retry_at and self.now < retry_at:
             obstacles.append(Blocker(reason=Reason.BACKOFF, retry_at=retry_at))
             self._wake(retry_at)
         return obstacles, assigned
-
-    def _ended_by_people(self, workload: Workload, job: JobView, same: bool) -> tuple[EvictionReason, str] | None:
-        if not workload.spec.active:
-            return EvictionReason.DEACTIVATED, "spec.active of the Workload is false"
-        if is_draining(workload, self.world):
-            return EvictionReason.QUEUE_STOPPED, "the queue is drained"
-        if not same:
-            return EvictionReason.TEMPLATE_CHANGED, "the job is not what was charged"
-        return None
 
     # ---- who is in line ---------------------------------------------------------------------------------------------
 
@@ -405,7 +471,7 @@ class _Pass:
         _, queue = queues_of(workload, self.world)
         if queue is None or any(b.reason not in _OF_QUOTA for b in obstacles):
             return
-        group, request = self._behind(workload)
+        group, request = behind(workload, self.world)
         if not could_run(workload, group, request):
             return
         if all(b.reason in _PASSING for b in obstacles) or self._fits_alone(workload, queue):
@@ -413,11 +479,25 @@ class _Pass:
 
     def _fits_alone(self, workload: Workload, queue: ClusterQueue) -> bool:
         """Whether the gang would fit its queue if nothing were charged. Alike gangs are asked once a pass."""
-        asked = queue.key, workload.spec.template_hash
+        sizes = sizes_of(workload, self.world.job_of(workload))
+        asked = queue.key, f"{workload.spec.template_hash} {sorted(sizes.least.items())}"
         if asked not in self.fitting:
             demands, unreadable = readable_demands(workload)
-            self.fitting[asked] = not unreadable and not exceeds_maximum(demands, queue, self.world.flavors)
+            quota = self.world.quota
+            self.fitting[asked] = not unreadable and not exceeds_maximum(
+                resized(demands, sizes.least), queue, self.world.flavors, quota
+            )
         return self.fitting[asked]
+
+    def _assign(self, workload: Workload, demands: tuple[Demand, ...], sizes: Sizes, queue: ClusterQueue) -> Assigned:
+        """Quota for the most members for which there is some."""
+
+        last = failed_flavors(workload, self.now)
+
+        def assign_to(counts: Mapping[str, int]) -> Assigned:
+            return assign(resized(demands, counts), queue, self.world.flavors, self.charges, last=last)
+
+        return largest(sizes, assign_to)
 
     def _keep_in_line(self, workload: Workload, job: JobView) -> None:
         """The place of a Workload on which nothing is decided in this pass."""
@@ -442,7 +522,7 @@ class _Pass:
     def _charge(self, workload: Workload, old: Workload) -> None:
         if not old.charge_cause and workload.status.admission:
             self.charges.add(workload.status.admission)
-        group, request = self._behind(workload)
+        group, request = behind(workload, self.world)
         blockers = blockers_behind(workload, group, request)
         verdict = verdict_of(workload, blockers, Passed.QUOTA_CHARGED, self.now)
         self.charging.append(PutWorkload(with_verdict(workload, verdict, self.now), old, charges=True))
@@ -463,8 +543,19 @@ class _Pass:
         else:
             self._say(again, old, obstacles, Passed.QUOTA_RESERVED)
 
+    def _put_out(self, workload: Workload, old: Workload) -> None:
+        """Note that the Workload is out of its queue. One that waited too long ends its attempt with that."""
+        _, queue = queues_of(workload, self.world)
+        blocker = deactivation_of(workload, queue)
+        cause = Deactivation(blocker.cause) if blocker.cause in _CAUSES else Deactivation.BY_HAND
+        workload = attempts.deactivated(workload, cause, sentence(blocker), self.now)
+        if cause is Deactivation.QUEUE_TIMEOUT:
+            self._put(attempts.evicted(workload, EvictionReason.QUEUE_TIMEOUT, sentence(blocker), None, self.now), old)
+        else:
+            self._say(workload, old, [blocker], Passed.QUOTA_RESERVED)
+
     def _evict(self, workload: Workload, old: Workload, reason: EvictionReason, said: str) -> None:
-        group, request = self._behind(workload)
+        group, request = behind(workload, self.world)
         blockers = blockers_behind(workload, group, request)
         if blockers:
             way = Passed.ADMITTED if workload.state is WorkloadState.ADMITTED else Passed.QUOTA_CHARGED
@@ -498,89 +589,7 @@ class _Pass:
         if self.wake_at is None or at < self.wake_at:
             self.wake_at = at
 
-    def _deadline(self, workload: Workload, since: str, seconds: int) -> datetime:
+    def _deadline(self, workload: Workload, since: str, seconds: int | None) -> datetime | None:
         condition = find(workload.status.conditions, since)
         assert condition is not None  # the state that asks rests on this condition
-        return condition.last_transition_time + timedelta(seconds=seconds)
-
-    def _behind(self, workload: Workload) -> tuple[PodGroup | None, CapacityRequest | None]:
-        """The Workload's PodGroup and CapacityRequest, unless they belong to a namesake that is gone."""
-        group = self.world.pod_groups.get(workload.key)
-        if group is not None and not _owned_by(group.metadata, workload.metadata.uid):
-            group = None
-        request = self.world.capacity_requests.get(workload.key)
-        if (
-            request is None
-            or group is None
-            or not any(o.uid == group.metadata.uid for o in request.metadata.owner_references)
-        ):
-            return group, None
-        return group, request
-
-
-def _answers(group: PodGroup | None, workload: Workload) -> bool:
-    return group is not None and group.status.reservation == workload.status.reservation
-
-
-def _cause(workload: Workload, group: PodGroup | None, request: CapacityRequest | None) -> ChargeCause | None:
-    """What the reservation may be charged for now."""
-    if group is not None and _answers(group, workload) and group.state is PodGroupState.PLACED:
-        return ChargeCause.PLACED
-    if request is not None and request.status.reservation == workload.status.reservation:
-        return ChargeCause.PLANNED if request.state is CapacityState.PLANNED else None
-    return None
-
-
-def _behind_head(queue: str, keys: list[str], more: int) -> list[Blocker]:
-    if not keys:
-        return []
-    return [Blocker(reason=Reason.BEHIND_HEAD, queue=queue, objects=tuple(keys), more_objects=more or None)]
-
-
-def _nothing(workload: Workload, queue: str) -> Admission:
-    assignments = tuple(PodSetAssignment(name=p.name, count=0) for p in workload.spec.pod_sets)
-    return Admission(cluster_queue=queue, pod_set_assignments=assignments)
-
-
-def _owned_by(meta: ObjectMeta, uid: str) -> bool:
-    return not meta.owner_references or any(o.uid == uid for o in meta.owner_references)
-
-
-def _spec_of(job: JobView, workload: Workload) -> WorkloadSpec:
-    """What the Workload's spec is to be: the job's words, but for what is set on the Workload alone.
-
-    While the job has a problem, priority and clocks stay: a priority class that is missing, or a clock with a slip of
-    the pen, would else move the gang now and once more when it is put right.
-    """
-    if not job.readable:
-        return workload.spec
-    same = workload.spec.template_hash == job.asked.template_hash
-    pod_sets = workload.spec.pod_sets if same else job.asked.pod_sets
-    said = workload.spec
-    wanted = job.asked.but(active=said.active, created_at=said.created_at, pod_sets=pod_sets)
-    if not job.problems:
-        return wanted
-    return wanted.but(
-        priority=said.priority,
-        capacity_timeout_seconds=said.capacity_timeout_seconds,
-        start_timeout_seconds=said.start_timeout_seconds,
-    )
-
-
-def _key_of(job: JobView) -> str:
-    return f"{job.namespace}/{workload_name(job.asked.job.kind, job.asked.job.name, job.uid)}"
-
-
-def _workload_of(job: JobView) -> Workload:
-    asked = job.asked.job
-    owner = OwnerReference(
-        api_version=asked.api_version, kind=asked.kind, name=asked.name, uid=asked.uid, controller=True,
-        block_owner_deletion=True,
-    )  # fmt: skip
-    meta = ObjectMeta(
-        name=workload_name(asked.kind, asked.name, job.uid),
-        namespace=job.namespace,
-        finalizers=(WORKLOAD_FINALIZER,),
-        owner_references=(owner,),
-    )
-    return Workload(metadata=meta, spec=job.asked)
+        return after(condition.last_transition_time, seconds)

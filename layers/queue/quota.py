@@ -1,88 +1,37 @@
 """Whether a gang fits beside the quota that is charged, from which flavors, or everything that stands in its way.
 
-A pod set takes the resources of one resource group from one flavor. Flavors are tried in the order in which they stand
-and the first that serves the pod set wins. Amounts are those of `contracts.quantities`.
+A pod set takes the resources of one resource group from one flavor. Flavors are tried in the order in which they stand,
+those whose nodes could not be bought lately after the others, and the first that serves the pod set wins; a queue may
+ask that one is looked for first in which nothing is borrowed. Amounts are those of `contracts.quantities`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from contracts.kinds.queues import ClusterQueue, FlavorQuotas, ResourceFlavor, ResourceGroup
-from contracts.kinds.workload import Admission, PodSetAssignment, WorkloadSpec
-from contracts.matching import matches_requirement, untolerated_taint
-from contracts.mirrors import NodeSelector, NodeSelectorTerm, PodSpec, Taint, Toleration
-from contracts.quantities import ResourceAmounts, format_resources, parse, scale
+from contracts.kinds.queues import ClusterQueue, FlavorQuotas, ResourceFlavor, ResourceGroup, WhenCanBorrow
+from contracts.kinds.workload import Admission, PodSetAssignment
+from contracts.quantities import ResourceAmounts, format_resources
 from contracts.reasons import Reason
-from contracts.requests import pod_requests
 from contracts.verdicts import Blocker
-
-PODS = "pods"
-MOST_LABELS = 64
-"""As many node labels as an assignment may hold (`contracts.base.Labels`)."""
+from layers.queue.demands import PODS, Demand
+from layers.queue.flavors import too_many_labels, unsuited
+from layers.queue.quota_objects import usage_of
+from layers.queue.quota_tree import Bound, FlavorResource, Limit, QuotaTree
 
 
 class Charges:
-    """Amounts by (ClusterQueue, flavor, resource): what is charged, counted on as a pass decides."""
+    """What is charged in every queue, counted on as a pass decides."""
 
-    def __init__(self) -> None:
-        self._amounts: dict[tuple[str, str, str], int] = {}
+    def __init__(self, tree: QuotaTree) -> None:
+        self.tree = tree
 
     def add(self, admission: Admission) -> None:
         """Count an admission in."""
         for flavor, resource, amount in usage_of(admission):
-            key = admission.cluster_queue, flavor, resource
-            self._amounts[key] = self._amounts.get(key, 0) + amount
-
-    def of(self, queue: str, flavor: str, resource: str) -> int:
-        return self._amounts.get((queue, flavor, resource), 0)
-
-
-def usage_of(admission: Admission) -> Iterable[tuple[str, str, int]]:
-    """(flavor, resource, amount) of every pod set of an admission."""
-    for assigned in admission.pod_set_assignments:
-        for resource, flavor in assigned.flavors.items():
-            yield flavor, resource, parse(assigned.resource_usage.get(resource, "0"), resource)
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What one pod set asks of quota and of the nodes of a flavor."""
-
-    pod_set: str
-    count: int
-    total: Mapping[str, int]
-    node_selector: Mapping[str, str]
-    affinity: NodeSelector | None
-    tolerations: tuple[Toleration, ...]
-
-
-def demands_of(spec: WorkloadSpec) -> tuple[Demand, ...]:
-    """One demand a pod set. Raises ValueError (`BadQuantity` among them) on a template that cannot be read."""
-    return tuple(_demand(p.name, p.count, _frozen_json(p.template)) for p in spec.pod_sets)
-
-
-def _frozen_json(template: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode(template.get("spec") or {})
-
-
-@lru_cache(maxsize=4096)
-def _demand(name: str, count: int, pod_spec: bytes) -> Demand:
-    spec = msgspec.json.decode(pod_spec, type=PodSpec)
-    affinity = spec.affinity.node_affinity if spec.affinity else None
-    return Demand(
-        name,
-        count,
-        scale({**pod_requests(spec), PODS: 1}, count),
-        spec.node_selector,
-        affinity.required if affinity else None,
-        spec.tolerations,
-    )
+            self.tree.add(admission.cluster_queue, flavor, resource, amount)
 
 
 @dataclass(frozen=True)
@@ -93,58 +42,67 @@ class Assigned:
     blockers: tuple[Blocker, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """One question to one queue, and what the gang's pod sets have taken so far."""
+
+    queue: ClusterQueue
+    flavors: Mapping[str, ResourceFlavor]
+    tree: QuotaTree
+    last: tuple[tuple[str, str], ...]
+    taken: dict[FlavorResource, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.queue.metadata.name
+
+
 def assign(
     demands: Iterable[Demand],
     queue: ClusterQueue,
     flavors: Mapping[str, ResourceFlavor],
     charges: Charges,
     only: Admission | None = None,
+    last: Iterable[tuple[str, str]] = (),
 ) -> Assigned:
     """Take each pod set's resources from the first flavor that serves it, beside what is charged.
 
     ``only``: consider no flavors but those of this admission, so that a reservation can be asked whether it stands.
-    A resource of which nothing is asked imposes nothing, covered or not; one of which something is asked must be
-    covered. A gang that can never fit is told so only when no flavor that would serve it is large enough.
+    ``last``: (pod set, flavor) that are tried after the others, in this order. A resource of which nothing is asked
+    imposes nothing, covered or not; one of which something is asked must be covered. A gang that can never fit is told
+    so only when no flavor that would serve it is large enough, and then is told nothing else of that quota.
     """
-    taken: dict[tuple[str, str], int] = {}
+    asked = _Asked(queue, flavors, charges.tree, tuple(last))
     blockers: list[Blocker] = []
     assignments: list[PodSetAssignment] = []
     for demand in demands:
         allowed = _allowed(only, demand.pod_set)
         chosen: dict[str, str] = {}
         served: set[str] = set()
-        asked = {r: n for r, n in demand.total.items() if n > 0}
+        wants = {r: n for r, n in demand.total.items() if n > 0}
         covered = {r for g in queue.spec.resource_groups for r in g.covered_resources}
-        for resource in sorted(set(asked) - covered - {PODS}):
-            blockers.append(
-                Blocker(
-                    reason=Reason.NO_MATCHING_FLAVOR,
-                    pod_set=demand.pod_set,
-                    queue=queue.metadata.name,
-                    resource=resource,
-                    requested=asked[resource],
-                )
-            )
+        for resource in sorted(set(wants) - covered - {PODS}):
+            blockers.append(_uncovered(demand, asked.name, resource, wants[resource]))
         for group in queue.spec.resource_groups:
             # A resource that several groups name is the first one's.
-            wanted = {r: asked[r] for r in group.covered_resources if r in asked and r not in served}
+            wanted = {r: wants[r] for r in group.covered_resources if r in wants and r not in served}
             served.update(wanted)
             if not wanted:
                 continue
-            flavor, obstacles = _choose(demand, wanted, group, queue, flavors, charges, taken, allowed)
+            flavor, obstacles = _choose(asked, demand, wanted, group, allowed)
             blockers += obstacles
             if flavor is not None:
                 for resource, amount in wanted.items():
                     chosen[resource] = flavor
-                    taken[flavor, resource] = taken.get((flavor, resource), 0) + amount
-        excess = _too_many_labels(demand, chosen, queue.metadata.name, flavors)
+                    asked.taken[flavor, resource] = asked.taken.get((flavor, resource), 0) + amount
+        excess = too_many_labels(demand, chosen, asked.name, flavors)
         if excess is not None:
             blockers.append(excess)
         elif not blockers:
             assignments.append(_assignment(demand, chosen, flavors))
     if blockers:
         return Assigned(None, tuple(blockers))
-    return Assigned(Admission(cluster_queue=queue.metadata.name, pod_set_assignments=tuple(assignments)))
+    return Assigned(Admission(cluster_queue=asked.name, pod_set_assignments=tuple(assignments)))
 
 
 def stands(
@@ -158,9 +116,11 @@ def stands(
     return assign(demands, queue, flavors, charges, only=admission).admission == admission
 
 
-def exceeds_maximum(demands: Iterable[Demand], queue: ClusterQueue, flavors: Mapping[str, ResourceFlavor]) -> bool:
-    """Whether the gang could not even fit if nothing were charged."""
-    return assign(demands, queue, flavors, Charges()).admission is None
+def exceeds_maximum(
+    demands: Iterable[Demand], queue: ClusterQueue, flavors: Mapping[str, ResourceFlavor], unused: QuotaTree
+) -> bool:
+    """Whether the gang could not even fit if nothing were charged in any queue."""
+    return assign(demands, queue, flavors, Charges(unused)).admission is None
 
 
 def _allowed(only: Admission | None, pod_set: str) -> frozenset[str] | None:
@@ -170,137 +130,123 @@ def _allowed(only: Admission | None, pod_set: str) -> frozenset[str] | None:
 
 
 def _choose(
+    asked: _Asked,
     demand: Demand,
     wanted: ResourceAmounts,
     group: ResourceGroup,
-    queue: ClusterQueue,
-    flavors: Mapping[str, ResourceFlavor],
-    charges: Charges,
-    taken: Mapping[tuple[str, str], int],
-    allowed: frozenset[str] | None,
+    allowed: Collection[str] | None,
 ) -> tuple[str | None, list[Blocker]]:
-    """The first flavor of the group that serves the pod set, or all obstacles of all its flavors."""
-    unsuited: list[Blocker] = []
-    short: list[Blocker] = []
-    too_large: list[Blocker] = []
+    """The flavor of the group that serves the pod set, or all obstacles of all its flavors."""
+    unfit: list[Blocker] = []
+    short: list[_Shortage] = []
+    borrowing: str | None = None
     could_ever = False
-    for quotas in group.flavors:
+    looks_on = asked.queue.spec.flavor_fungibility.when_can_borrow is WhenCanBorrow.TRY_NEXT_FLAVOR
+    for quotas in _in_turn(group.flavors, demand.pod_set, asked.last):
         if allowed is not None and quotas.name not in allowed:
             continue
-        obstacle = _unsuited(demand, flavors.get(quotas.name), quotas.name, queue.metadata.name)
+        obstacle = unsuited(demand, asked.flavors.get(quotas.name), quotas.name, asked.name)
         if obstacle is not None:
-            unsuited.append(obstacle)
+            unfit.append(obstacle)
             continue
-        lacks, never = _shortages(demand, wanted, quotas, queue.metadata.name, charges, taken)
-        if not lacks:
+        lacks = _shortages(asked, demand, wanted, quotas)
+        if lacks:
+            short += lacks
+            could_ever = could_ever or not any(s.never for s in lacks)
+        elif looks_on and _borrows(asked, wanted, quotas.name):
+            borrowing = borrowing or quotas.name
+        else:
             return quotas.name, []
-        short += lacks
-        too_large += never
-        could_ever = could_ever or not never
-    obstacles = unsuited + short + ([] if could_ever else too_large)
+    if borrowing is not None:
+        return borrowing, []
+    obstacles = unfit + [s.blocker(never=s.never and not could_ever) for s in short]
     if not obstacles:
         first = min(wanted)
-        obstacles = [
-            Blocker(
-                reason=Reason.NO_MATCHING_FLAVOR, pod_set=demand.pod_set, queue=queue.metadata.name, resource=first,
-                requested=wanted[first],
-            )
-        ]  # fmt: skip
+        obstacles = [_uncovered(demand, asked.name, first, wanted[first])]
     return None, obstacles
 
 
-def _unsuited(demand: Demand, flavor: ResourceFlavor | None, name: str, queue: str) -> Blocker | None:
-    """Why the pods cannot run on nodes of the flavor, apart from quota; None: they can."""
-    if flavor is None:
-        return Blocker(
-            reason=Reason.NO_MATCHING_FLAVOR, pod_set=demand.pod_set, queue=queue, flavor=name,
-            detail="does not exist",
-        )  # fmt: skip
-    taints = tuple(_taint(t) for t in flavor.spec.node_taints)
-    borne = (*demand.tolerations, *(_toleration(t) for t in flavor.spec.tolerations))
-    taint = untolerated_taint(borne, taints)
-    if taint is not None:
-        written = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
-        return Blocker(
-            reason=Reason.FLAVOR_TAINT_NOT_TOLERATED,
-            pod_set=demand.pod_set,
-            queue=queue,
-            flavor=name,
-            objects=(written,),
-        )
-    unmatched = _unmatched_labels(demand, flavor.spec.node_labels)
-    if unmatched:
-        return Blocker(
-            reason=Reason.NO_MATCHING_FLAVOR, pod_set=demand.pod_set, queue=queue, flavor=name, objects=unmatched,
-            detail="has other node labels than the job selects",
-        )  # fmt: skip
-    return None
+def _in_turn(
+    flavors: Iterable[FlavorQuotas], pod_set: str, last: tuple[tuple[str, str], ...]
+) -> Iterable[FlavorQuotas]:
+    if not last:
+        return flavors
+    return sorted(flavors, key=lambda f: last.index((pod_set, f.name)) if (pod_set, f.name) in last else -1)
 
 
-def _unmatched_labels(demand: Demand, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The flavor's labels that the pods rule out. Of what a flavor does not label, its nodes may carry anything."""
-    wrong = [k for k, v in demand.node_selector.items() if k in labels and labels[k] != v]
-    if demand.affinity is not None and not any(_may_match(t, labels) for t in demand.affinity.node_selector_terms):
-        keys = {r.key for t in demand.affinity.node_selector_terms for r in t.match_expressions}
-        wrong += sorted(keys & set(labels))
-    return tuple(dict.fromkeys(sorted(wrong)))[:8]
+def _borrows(asked: _Asked, wanted: ResourceAmounts, flavor: str) -> bool:
+    """Whether the queue would use more of the flavor than its own quota."""
+    for resource, amount in wanted.items():
+        cell = asked.tree.queue(asked.name, flavor, resource)
+        if cell.usage + asked.taken.get((flavor, resource), 0) + amount > cell.nominal:
+            return True
+    return False
 
 
-def _may_match(term: NodeSelectorTerm, labels: Mapping[str, str]) -> bool:
-    if not term.match_expressions and not term.match_fields:
-        return False
-    return all(matches_requirement(labels, r) for r in term.match_expressions if r.key in labels)
+@dataclass(frozen=True)
+class _Shortage:
+    """A resource of which a flavor has too little: now, or ever."""
 
+    about: Mapping[str, str]
+    amount: int
+    own: int
+    """What other pod sets of this gang take of it already."""
+    bound: Bound
+    potential: int
+    cohort: str | None
+    """The one at the top."""
 
-def _shortages(
-    demand: Demand,
-    wanted: ResourceAmounts,
-    quotas: FlavorQuotas,
-    queue: str,
-    charges: Charges,
-    taken: Mapping[tuple[str, str], int],
-) -> tuple[list[Blocker], list[Blocker]]:
-    """Resources that the flavor has too little of now, and those that its whole quota is too small for."""
-    nominal = {q.name: parse(q.nominal_quota, q.name) for q in quotas.resources}
-    lacks: list[Blocker] = []
-    never: list[Blocker] = []
-    for resource in sorted(wanted):
-        limit = nominal.get(resource, 0)
-        own = taken.get((quotas.name, resource), 0)
+    @property
+    def never(self) -> bool:
+        return self.amount + self.own > self.potential
+
+    def blocker(self, *, never: bool) -> Blocker:
+        """The obstacle. ``never``: waiting is of no use, for all that the gang asks of this flavor together."""
+        if never:
+            whole, most = self.amount + self.own, self.potential
+            return Blocker(
+                reason=Reason.EXCEEDS_MAX_QUOTA, requested=whole, needed=whole - max(0, most), limit=max(0, most),
+                cohort=self.cohort, **self.about,
+            )  # fmt: skip
+        match self.bound.limit:
+            case Limit.NOMINAL:
+                reason, cohort = Reason.QUOTA_EXCEEDED, None
+            case Limit.BORROWING:
+                reason, cohort = Reason.BORROWING_LIMIT_REACHED, None if self.bound.own else self.bound.node
+            case Limit.COHORT:
+                reason, cohort = Reason.COHORT_EXHAUSTED, self.bound.node
         # A quota that was lowered below what is charged has nothing left; it never lends a negative number.
-        available = max(0, limit - charges.of(queue, quotas.name, resource) - own)
-        asked = wanted[resource]
-        if asked <= available:
-            continue
-        about = Blocker(
-            reason=Reason.QUOTA_EXCEEDED,
-            pod_set=demand.pod_set,
-            queue=queue,
-            flavor=quotas.name,
-            resource=resource,
-            requested=asked,
-            available=available,
-            needed=asked - available,
-            limit=limit,
-        )
-        lacks.append(about)
-        if asked + own > limit:
-            never.append(about.but(reason=Reason.EXCEEDS_MAX_QUOTA))
-    return lacks, never
+        available = max(0, self.bound.available - self.own)
+        return Blocker(
+            reason=reason, requested=self.amount, available=available, needed=self.amount - available,
+            limit=self.bound.most, cohort=cohort, **self.about,
+        )  # fmt: skip
 
 
-def _too_many_labels(
-    demand: Demand, chosen: Mapping[str, str], queue: str, flavors: Mapping[str, ResourceFlavor]
-) -> Blocker | None:
-    """What keeps pods from carrying the labels of all flavors that they are charged to; None: nothing does."""
-    names = tuple(dict.fromkeys(chosen[r] for r in sorted(chosen)))
-    labels = {k for name in names for k in flavors[name].spec.node_labels}
-    if len(labels) <= MOST_LABELS:
-        return None
+def _shortages(asked: _Asked, demand: Demand, wanted: ResourceAmounts, quotas: FlavorQuotas) -> list[_Shortage]:
+    """The resources that the flavor has too little of, by name."""
+    found: list[_Shortage] = []
+    listed = {r.name for r in quotas.resources}
+    for resource in sorted(wanted):
+        own = asked.taken.get((quotas.name, resource), 0)
+        amount = wanted[resource]
+        cell = asked.tree.queue(asked.name, quotas.name, resource)
+        if resource in listed:
+            if amount + own <= cell.available:
+                continue
+            path = asked.tree.path(asked.name)
+            bound, potential, cohort = cell.bound(), cell.potential, path[-1] if path else None
+        else:  # nothing is lent to a queue of what it does not list
+            bound, potential, cohort = Bound(Limit.NOMINAL, 0, asked.name, 0, own=True), 0, None
+        about = {"pod_set": demand.pod_set, "queue": asked.name, "flavor": quotas.name, "resource": resource}
+        found.append(_Shortage(about, amount, own, bound, potential, cohort))
+    return found
+
+
+def _uncovered(demand: Demand, queue: str, resource: str, requested: int) -> Blocker:
     return Blocker(
-        reason=Reason.NO_MATCHING_FLAVOR, pod_set=demand.pod_set, queue=queue, flavor=names[0], objects=names[1:],
-        detail=f"has, with the others of this job, {len(labels)} node labels and may have {MOST_LABELS}",
-    )  # fmt: skip
+        reason=Reason.NO_MATCHING_FLAVOR, pod_set=demand.pod_set, queue=queue, resource=resource, requested=requested
+    )
 
 
 def _assignment(demand: Demand, chosen: Mapping[str, str], flavors: Mapping[str, ResourceFlavor]) -> PodSetAssignment:
@@ -317,19 +263,3 @@ def _assignment(demand: Demand, chosen: Mapping[str, str], flavors: Mapping[str,
         node_selector=dict(sorted(selector.items())),
         tolerations=tuple(tolerations),
     )
-
-
-def _taint(raw: Mapping[str, Any]) -> Taint:
-    """As a person wrote it; what is no taint keeps nobody off."""
-    try:
-        return msgspec.convert(raw, Taint)
-    except msgspec.ValidationError:
-        return Taint()
-
-
-def _toleration(raw: Mapping[str, Any]) -> Toleration:
-    """As a person wrote it; what is no toleration bears nothing."""
-    try:
-        return msgspec.convert(raw, Toleration)
-    except msgspec.ValidationError:
-        return Toleration(operator="Never")

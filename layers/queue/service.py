@@ -22,6 +22,7 @@ from contracts.conditions import is_true
 from contracts.kinds import (
     CapacityRequest,
     ClusterQueue,
+    Cohort,
     LocalQueue,
     PodGroup,
     ResourceFlavor,
@@ -31,7 +32,7 @@ from contracts.kinds import (
 from contracts.kinds.workload import FINISHED
 from contracts.mirrors import Pod
 from contracts.names import WORKLOAD_FINALIZER, WORKLOAD_LABEL, workload_name
-from layers.queue.counting import cluster_queue_statuses, local_queue_statuses
+from layers.queue.counting import cluster_queue_statuses, cohort_statuses, local_queue_statuses
 from layers.queue.decide import decide
 from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch, view
 from layers.queue.snapshot import (
@@ -78,7 +79,7 @@ MANY = 150
 BATCH_JOBS: Resource[BatchJob] = Resource("/apis/batch/v1", "jobs", True, "Job", BatchJob)
 WORKLOADS = resource_of(Workload)
 CAPACITY_REQUESTS = resource_of(CapacityRequest)
-CLUSTER_QUEUES, LOCAL_QUEUES = resource_of(ClusterQueue), resource_of(LocalQueue)
+CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS = resource_of(ClusterQueue), resource_of(LocalQueue), resource_of(Cohort)
 
 
 def build(runtime: Runtime) -> Gate:
@@ -92,6 +93,8 @@ class QueueGate:
     def __init__(self, runtime: Runtime, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._runtime, self._api, self._clock = runtime, runtime.api, clock
         self._queue = Queue("queue", runtime.meters, longest_backoff=2.0)
+        kept = runtime.settings.retain_finished
+        self._retention = None if kept is None else timedelta(seconds=kept)
         self.jobs: Cache[BatchJob] = Cache()
         self.pods: Cache[Pod] = Cache()
         self.namespaces: Cache[Any] = Cache()
@@ -100,6 +103,7 @@ class QueueGate:
         self.capacity_requests: Cache[CapacityRequest] = Cache()
         self.local_queues: Cache[LocalQueue] = Cache()
         self.cluster_queues: Cache[ClusterQueue] = Cache()
+        self.cohorts: Cache[Cohort] = Cache()
         self.flavors: Cache[ResourceFlavor] = Cache()
         self.priority_classes: Cache[WorkloadPriorityClass] = Cache()
         self.pods.index("workload", _workload_of_unfinished)
@@ -110,6 +114,7 @@ class QueueGate:
         self._asked: Counter[str] = Counter()
         self._ask_at: dict[str, datetime] = {}
         self._written: dict[str, datetime] = {}
+        self._short_since: dict[str, datetime] = {}
         self._deleting: set[str] = set()
         self._bound_told: set[tuple[str, int]] = set()
         self._end_told: set[str] = set()
@@ -128,7 +133,7 @@ class QueueGate:
         )
 
     def gate(self) -> Gate:
-        """What the runtime runs: ten watches and one queue."""
+        """What the runtime runs: eleven watches and one queue."""
         watch, api = self._runtime.settings.watch, self._api
 
         def watcher(resource: Resource[Any], cache: Cache[Any], on_change: Callable[..., None]) -> Watcher[Any]:
@@ -139,6 +144,7 @@ class QueueGate:
                 watcher(resource_of(WorkloadPriorityClass), self.priority_classes, self._priorities_changed),
                 watcher(NAMESPACES, self.namespaces, self._namespace_changed),
                 watcher(resource_of(ResourceFlavor), self.flavors, self._setting_changed),
+                watcher(COHORTS, self.cohorts, self._setting_changed),
                 watcher(CLUSTER_QUEUES, self.cluster_queues, self._setting_changed),
                 watcher(LOCAL_QUEUES, self.local_queues, self._setting_changed),
                 watcher(BATCH_JOBS, self.jobs, self._job_changed),
@@ -178,6 +184,7 @@ class QueueGate:
         if new is None or not is_managed(new):
             self._views.pop(key, None)
             if before is not None:
+                self._short_since.pop(before.uid, None)
                 self._touch()
             return
         after = self._look_at(new)
@@ -188,6 +195,10 @@ class QueueGate:
         priorities = {c.metadata.name: c.value for c in self.priority_classes.values()}
         before = self._views.get(job.key)
         seen = self._views[job.key] = view(job, priorities, before)
+        if seen.short and not seen.suspended:
+            self._short_since.setdefault(seen.uid, self._clock())
+        else:
+            self._short_since.pop(seen.uid, None)
         if not seen.readable and (before is None or before.readable):
             log.error("job.unreadable", job=job.key, error=seen.problems[0])
         return seen
@@ -449,7 +460,7 @@ class QueueGate:
         self._touch()
 
     async def _count(self) -> None:
-        """Write the counts of every queue where they have changed."""
+        """Write the counts of every queue and Cohort where they have changed."""
         now = self._clock()
         world = self._snapshot(now)
         writes: list[Awaitable[object]] = [
@@ -460,6 +471,7 @@ class QueueGate:
             write_status(self._api, self.local_queues, LOCAL_QUEUES, new, old)
             for new, old in local_queue_statuses(world, now)
         ]
+        writes += [write_status(self._api, self.cohorts, COHORTS, new, old) for new, old in cohort_statuses(world, now)]
         for error in await asyncio.gather(*writes, return_exceptions=True):
             if isinstance(error, ApiError):
                 log.info("counts.again", error=str(error))
@@ -477,12 +489,15 @@ class QueueGate:
             capacity_requests=_by_key(self.capacity_requests),
             local_queues=_by_key(self.local_queues),
             cluster_queues=_by_key(self.cluster_queues),
+            cohorts=_by_key(self.cohorts),
             flavors=_by_key(self.flavors),
             namespaces={n.metadata.name: n.metadata.labels for n in self.namespaces.values()},
             unfinished_pods={w.key: n for w in self.workloads.values() if (n := self._unfinished(w))},
             left_nothing=frozenset(self._left_nothing),
             set_aside=frozenset((*self._aside_until, *doubted)),
             unwritable=frozenset(k for k in self._aside_until if self._refusals[k] >= GIVEN_UP),
+            short_since=dict(self._short_since),
+            retention=self._retention,
             written=dict(self._written),
         )
 

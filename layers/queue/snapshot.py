@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cached_property
 
 from contracts.kinds import (
     CapacityRequest,
     ClusterQueue,
+    Cohort,
     LocalQueue,
     PodGroup,
     ResourceFlavor,
     Workload,
 )
 from contracts.kinds.workload import WorkloadSpec
+from layers.queue.quota_objects import quota_tree, usage_of
+from layers.queue.quota_tree import QuotaTree
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,16 @@ class JobView:
     """Suspended, and its controller has said so and counts no pod any more."""
     finished: str | None = None
     """``Complete`` or ``Failed``."""
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    """Members that a new start would run at once, by pod set; a pod set that is not named: all of them."""
+    needed: Mapping[str, int] = field(default_factory=dict)
+    """Members that the present start may still run at once, by pod set; not named: all of them."""
+    alive: int = 0
+    """Pods that its controller counts as not ended, terminating ones among them."""
+    short: bool = False
+    """Members are missing or not ready, though they are not over."""
+    shrunk: bool = False
+    """It runs fewer members at once than its author asked for, by the queue gate's doing."""
     deleted: bool = False
 
     @property
@@ -50,6 +64,10 @@ class JobView:
     @property
     def namespace(self) -> str:
         return self.key.partition("/")[0]
+
+    def runs_attempt(self, attempt: int) -> bool:
+        """Whether it is started, as this attempt."""
+        return not self.suspended and self.attempt == attempt
 
 
 @dataclass(frozen=True)
@@ -62,6 +80,7 @@ class Snapshot:
     capacity_requests: Mapping[str, CapacityRequest] = field(default_factory=dict)
     local_queues: Mapping[str, LocalQueue] = field(default_factory=dict)
     cluster_queues: Mapping[str, ClusterQueue] = field(default_factory=dict)
+    cohorts: Mapping[str, Cohort] = field(default_factory=dict)
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The labels of every namespace."""
@@ -77,8 +96,33 @@ class Snapshot:
     and keep their place in line."""
     unwritable: frozenset[str] = frozenset()
     """Those of ``set_aside`` that were refused so often that they cannot run: they keep no place in line."""
+    short_since: Mapping[str, datetime] = field(default_factory=dict)
+    """Since when members of a job are missing or not ready, by the job's uid, as far as this process has seen it."""
+    retention: timedelta | None = None
+    """So long a finished Workload is kept; None: as long as its job."""
     written: Mapping[str, datetime] = field(default_factory=dict)
     """When this process last wrote a Workload's status, by its uid."""
+
+    def job_of(self, workload: Workload) -> JobView | None:
+        """The job that the Workload stands for; not a namesake."""
+        job = self.jobs.get(f"{workload.metadata.namespace}/{workload.spec.job.name}")
+        return job if job is not None and job.uid == workload.spec.job.uid else None
+
+    @cached_property
+    def quota(self) -> QuotaTree:
+        """All quota there is, for questions of its shape. To count in it, take ``unused()``."""
+        return quota_tree(self.cluster_queues.values(), self.cohorts.values())
+
+    @cached_property
+    def charged(self) -> QuotaTree:
+        """All quota there is, and all that is charged of it. Not to be counted in."""
+        tree = self.quota.unused()
+        for workload in self.workloads.values():
+            charge = workload.charge
+            if charge is not None:
+                for flavor, resource, amount in usage_of(charge):
+                    tree.add(charge.cluster_queue, flavor, resource, amount)
+        return tree
 
 
 @dataclass(frozen=True)

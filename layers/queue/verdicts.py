@@ -61,7 +61,9 @@ def only_numbers_differ(new: Verdict, old: Verdict | None) -> bool:
 
 
 def _form(verdict: Verdict) -> tuple[object, ...]:
-    obstacles = frozenset((b.reason, b.pod_set, b.queue, b.flavor, b.pool, b.resource) for b in verdict.blockers)
+    obstacles = frozenset(
+        (b.reason, b.pod_set, b.queue, b.cohort, b.flavor, b.pool, b.resource) for b in verdict.blockers
+    )
     return verdict.layer, verdict.reason, verdict.attempt, obstacles
 
 
@@ -74,3 +76,10 @@ def has_settled(group: PodGroup | None, now: datetime) -> bool:
 def invalid(sentence: str) -> Blocker:
     """The obstacle of a job that cannot be taken as it is."""
     return Blocker(reason=Reason.INVALID_WORKLOAD, detail=sentence)
+
+
+def behind_head(queue: str, keys: list[str], more: int) -> list[Blocker]:
+    """The obstacle of a gang before which others go first; none when there are none."""
+    if not keys:
+        return []
+    return [Blocker(reason=Reason.BEHIND_HEAD, queue=queue, objects=tuple(keys), more_objects=more or None)]

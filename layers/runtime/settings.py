@@ -69,6 +69,9 @@ class Settings:
     serving: ServingSettings = field(default_factory=ServingSettings)
     watch: WatchTimes = field(default_factory=WatchTimes)
     """TRIGATE_WATCH_TIMEOUT, TRIGATE_WATCH_INACTIVITY in seconds."""
+    retain_finished: float | None = None
+    """TRIGATE_RETAIN_FINISHED, seconds: so long a finished Workload is kept, its verdict and history with it. Not set:
+    as long as its Job. Read by the queue gate alone."""
 
     def __post_init__(self) -> None:
         if self.log_level not in LEVELS:
@@ -78,6 +81,8 @@ class Settings:
                 raise SettingsError(f"TRIGATE_{name.upper()}: want a number of seconds above 0")
         if self.reconcile_deadline < self.request_timeout:
             raise SettingsError("TRIGATE_RECONCILE_DEADLINE is below TRIGATE_REQUEST_TIMEOUT: no slow call could end")
+        if self.retain_finished is not None and not 0 <= self.retain_finished <= 1e9:
+            raise SettingsError("TRIGATE_RETAIN_FINISHED: want a number of seconds from 0 to 1000000000")
         if self.serving.port is not None and not 0 < self.serving.port < 65536:
             raise SettingsError(f"TRIGATE_PORT: want 1 to 65535, or 0 for none, got {self.serving.port}")
 
@@ -123,7 +128,12 @@ class Settings:
             ),
             serving=ServingSettings(read("BIND_ADDRESS", str, "127.0.0.1"), port or None),
             watch=watch,
+            retain_finished=read("RETAIN_FINISHED", _optional_seconds, None),
         )
+
+
+def _optional_seconds(text: str) -> float | None:
+    return float(text)
 
 
 def _switch(text: str) -> bool:

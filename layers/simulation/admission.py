@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from contracts.names import (
+    ASKED_PARALLELISM_ANNOTATION,
     ATTEMPT_LABEL,
     DEFAULT_QUEUE,
     ENFORCE_ALSO_ANNOTATION,
@@ -42,6 +43,7 @@ _AUTHORS = {
     "workloads": "queue",
     "clusterqueues": "queue",
     "localqueues": "queue",
+    "cohorts": "queue",
     "podgroups": "gang",
     "capacityrequests": "provisioning",
     "nodeclaims": "provisioning",
@@ -227,12 +229,21 @@ def _jobs_are_started_by_their_gate(attempt: Attempt) -> _Said:
             ),
             422,
         )
-    sizes = [[s.get(k) for k in ("parallelism", "completions")] for s in (spec, old_spec)]
-    if by_others and not finished and not suspended and not was_suspended and sizes[0] != sizes[1]:
+    raised = spec.get("parallelism", 1) > old_spec.get("parallelism", 1) or _completions(spec) > _completions(old_spec)
+    if by_others and not finished and not suspended and not was_suspended and raised:
         yield (
             (
-                "parallelism and completions of a running Job with the label trigate.dev/queue cannot be changed, "
-                "its quota was charged for what it had: delete the Job and create it in the new size"
+                "parallelism and completions of a running Job with the label trigate.dev/queue can be lowered but not "
+                "raised, its quota was charged for what it had: delete the Job and create it in the new size"
+            ),
+            422,
+        )
+    notes = [(one.get("metadata", {}).get("annotations") or {}).get(ASKED_PARALLELISM_ANNOTATION) for one in (new, old)]
+    if not by_gate and (notes[0] or "") != (notes[1] or ""):
+        yield (
+            (
+                "the annotation trigate.dev/asked-parallelism is the queue gate's note of an elastic Job's own "
+                "parallelism: leave it as it is, and out of a new Job"
             ),
             422,
         )
@@ -316,7 +327,8 @@ def _statuses_have_one_author(attempt: Attempt) -> _Said:
 
 _FIXED = (
     *("job", "queueName", "podSets", "priority", "templateHash", "createdAt"),
-    *("capacityTimeoutSeconds", "startTimeoutSeconds"),
+    *("deactivatedFor", "queueTimeoutSeconds", "capacityTimeoutSeconds", "startTimeoutSeconds"),
+    *("readyTimeoutSeconds", "recoveryTimeoutSeconds", "maxRunTimeSeconds"),
 )
 
 
@@ -475,6 +487,11 @@ def _template_labels(spec: Json) -> dict[str, str]:
 def _scheduler_of(job: Json) -> str:
     template = (job.get("spec") or {}).get("template") or {}
     return (template.get("spec") or {}).get("schedulerName") or ""
+
+
+def _completions(spec: Json) -> int:
+    found = spec.get("completions")
+    return 2**31 - 1 if found is None else int(found)
 
 
 def _own(labels: dict[str, str]) -> dict[str, str]:

@@ -124,6 +124,8 @@ class JobController:
             "succeeded": succeeded,
             "failed": counted.failed,
         }
+        if _is_indexed(spec):
+            status["completedIndexes"] = ",".join(map(str, sorted(counted.indexes)))
         if status != job.get("status"):
             self._cluster.put({**job, "status": status})
             self._reactions.touch(key)

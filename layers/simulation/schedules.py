@@ -32,6 +32,10 @@ class Job:
     gpus: int = 1
     indexed: bool = True
     capacity_timeout: int = 600
+    completions: int | None = None
+    """How many must succeed in all; None: each member once."""
+    min_count: int | None = None
+    """So few members will do where quota lacks; None: all of them."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,16 @@ class Setup:
     """What there is at the beginning.
 
     ``nodes``: GPUs of each node. ``quota``: GPUs of each tenant's ClusterQueue, ``shared``: one for both, with the sum.
+    ``cohort``: the two queues lend each other GPUs; each ``borrows`` and ``lends`` at most so many (None: all).
     ``limits``: (seconds, nodes) from when on the pool may have so many. Delays in seconds.
     """
 
     nodes: tuple[int, ...] = (7,)
     quota: tuple[int, ...] = (16, 16)
     shared: bool = False
+    cohort: bool = False
+    borrows: tuple[int | None, ...] = (None, None)
+    lends: tuple[int | None, ...] = (None, None)
     limits: tuple[tuple[float, int], ...] = ((0.0, 4),)
     machine: int = 1
     stock: int | None = None
@@ -146,7 +154,50 @@ def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
     )
     chosen = sorted([*kinds, *(k for k in kinds if k in CALLS)])
     faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(10, 24))] if chosen else []
-    return Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at)))
+    schedule = Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at)))
+    return _with_lives(_lending(schedule))  # each drawn apart, so that one does not change what the others draw
+
+
+def _lending(schedule: Schedule) -> Schedule:
+    """A third of the schedules in which each tenant has a queue of its own, with the queues in a cohort.
+
+    The second tenant has less quota then, and its largest gang asks for more than that, and for no more than it may
+    borrow.
+    """
+    r, setup = random.Random(f"cohort/{schedule.seed}"), schedule.setup
+    if setup.shared or r.random() >= 1 / 3:
+        return schedule
+    jobs, largest = list(schedule.jobs), schedule.jobs[0].members
+    at = max((i for i, j in enumerate(jobs) if j.tenant == TENANTS[1]), key=lambda i: jobs[i].members)
+    lends, borrows = r.choice((None, r.randint(0, setup.quota[0]))), r.choice((None, r.randint(0, 8)))
+    lent = setup.quota[0] if lends is None else lends
+    more = lent if borrows is None else min(lent, borrows)
+    less = min(setup.quota[1], max(jobs[at].members - more, r.randint(largest // 2, largest)))
+    most = min(less + more, largest)
+    jobs[at] = replace(jobs[at], members=r.randint(max(jobs[at].members, min(less + 1, most)), most))
+    setup = replace(
+        setup,
+        quota=(setup.quota[0], less),
+        cohort=True,
+        borrows=(r.choice((None, r.randint(0, 8))), borrows),
+        lends=(lends, r.choice((None, r.randint(0, less)))),
+    )
+    return replace(schedule, setup=setup, jobs=tuple(jobs))
+
+
+def _with_lives(schedule: Schedule) -> Schedule:
+    """In half of the schedules some Jobs are elastic, and some have more or fewer completions than members."""
+    r, jobs = random.Random(f"lives/{schedule.seed}"), []
+    if r.random() < 0.5:
+        return schedule
+    for job in schedule.jobs:
+        if r.random() < 0.4:
+            more = r.choice((-2, -1, 1, 2, 4) if job is not schedule.jobs[0] else (1, 2))
+            job = replace(job, completions=max(1, job.members + more))
+        if r.random() < 0.4:
+            job = replace(job, min_count=r.randint(1, min(job.members, job.completions or job.members)))
+        jobs.append(job)
+    return replace(schedule, jobs=tuple(jobs))
 
 
 WRITTEN = {

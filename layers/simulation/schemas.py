@@ -47,6 +47,8 @@ class CustomShape:
     parts: dict[str, Shape]
     required: tuple[str, ...]
     defaults: Json
+    checks: tuple[Check, ...] = ()
+    """Rules about the whole object."""
 
     def stored(self, value: Json, before: Json | None, problems: Problems) -> Json:
         """``value`` pruned and with defaults; what is the same object as in ``before`` was looked at already."""
@@ -63,6 +65,9 @@ class CustomShape:
         for name in self.required:
             if name not in stored:
                 problems.add(name, "Required value")
+        if not problems.found:
+            for message in filter(None, (check(stored, before or _ABSENT) for check in self.checks)):
+                problems.add("<nil>", message)
         return stored
 
 
@@ -74,6 +79,7 @@ def shape_of(kind: type[Kind]) -> CustomShape:
         {name: _shape(part) for name, part in own.items()},
         tuple(name for name in schema.get("required", ()) if name in own),
         {name: part["default"] for name, part in own.items() if "default" in part},
+        tuple(_rule(rule["rule"], rule["message"]) for rule in schema.get("x-kubernetes-validations", ())),
     )
 
 
@@ -247,6 +253,36 @@ def _is_quantity_of_zero_or_more(value: Any) -> bool:
         return False
 
 
+def _is_one(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and parse_quantity(value) == 1
+    except (BadQuantity, ValueError, TypeError):
+        return False
+
+
+def _quotas(spec: Json) -> list[Json]:
+    return [r for g in spec.get("resourceGroups", ()) for f in g["flavors"] for r in f["resources"]]
+
+
+def _limits_below(name: str) -> Callable[[Any, Any], bool]:
+    """Limits only where the field that names the cohort is set."""
+    return lambda spec, _: (
+        name in spec
+        or not any(limit in quota for quota in _quotas(spec) for limit in ("borrowingLimit", "lendingLimit"))
+    )
+
+
+def _lends_what_it_has(spec: Any, _: Any) -> bool:
+    return all(
+        parse_quantity(quota["lendingLimit"]) <= parse_quantity(quota["nominalQuota"])
+        for quota in _quotas(spec)
+        if "lendingLimit" in quota
+    )
+
+
+_EVERY_QUOTA = "self.resourceGroups.all(g, g.flavors.all(f, f.resources.all(q, {0})))"
+_NO_LIMITS = _EVERY_QUOTA.format("!has(q.borrowingLimit) && !has(q.lendingLimit)")
+_LENDS = "quantity(string(q.lendingLimit)).compareTo(quantity(string(q.nominalQuota))) <= 0"
 _ONE_QUANTITY = "type({0}) == int ? {0} >= 0 : isQuantity({0}) && quantity({0}).compareTo(quantity('0')) >= 0"
 _RULES: dict[str, Callable[[Any, Any], bool]] = {
     "self == oldSelf": lambda value, before: before is _ABSENT or value == before,
@@ -256,6 +292,23 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
     ),
     "self.all(g, g.coveredResources.all(r, self.filter(h, r in h.coveredResources).size() == 1))": lambda value, _: all(
         times == 1 for times in Counter(r for group in value for r in set(group["coveredResources"])).values()
+    ),
+    f"has(self.cohortName) || !has(self.resourceGroups) || {_NO_LIMITS}": _limits_below("cohortName"),
+    f"has(self.parentName) || !has(self.resourceGroups) || {_NO_LIMITS}": _limits_below("parentName"),
+    f"!has(self.resourceGroups) || {_EVERY_QUOTA.format(f'!has(q.lendingLimit) || {_LENDS}')}": _lends_what_it_has,
+    "!has(self.reservationAfter)": lambda value, _: "reservationAfter" not in value,
+    "self == 'Never'": lambda value, _: value == "Never",
+    "self == 'TryNextFlavor'": lambda value, _: value == "TryNextFlavor",
+    "self == 'BorrowingOverPreemption'": lambda value, _: value == "BorrowingOverPreemption",
+    "self == 'BoundedOvertaking'": lambda value, _: value == "BoundedOvertaking",
+    "!has(self.maxPriorityThreshold) || (has(self.policy) && self.policy != 'Never')": lambda value, _: (
+        "maxPriorityThreshold" not in value or value.get("policy", "Never") != "Never"
+    ),
+    "type(self) == int ? self == 1 : isQuantity(self) && quantity(self).compareTo(quantity('1')) == 0": (
+        lambda value, _: _is_one(value)
+    ),
+    "!has(self.spec) || !has(self.spec.parentName) || self.spec.parentName != self.metadata.name": lambda value, _: (
+        (value.get("spec") or {}).get("parentName") != value["metadata"]["name"]
     ),
 }
 

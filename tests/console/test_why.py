@@ -8,6 +8,7 @@ import pytest
 
 from contracts.kinds import CapacityRequest, PodGroup, Workload
 from contracts.kinds.workload import ChargeCause, WorkloadState
+from contracts.names import GPU
 from contracts.reasons import Layer
 from layers.console.why import Exit, Explanation, Found, GateLine, Mark, explain
 from tests.builders import NOW, a_job, a_workload
@@ -134,6 +135,21 @@ def test_a_bound_gang_runs_and_exits_with_zero() -> None:
     assert (answer.headline, answer.exit) == ("Job team/train runs", Exit.OK)
     assert answer.gates[1].text == "8/8 members bound on rack-1 ×7, gpus-1 ×1"
     assert answer.gates[2] == GateLine(PROVISIONING, Mark.NOT_NEEDED, "the nodes suffice")
+
+
+def test_a_gang_of_which_some_have_finished_tells_them_apart_and_what_it_is_still_charged() -> None:
+    """A Job with more completions than parallelism was told to have 6 of 2 members bound."""
+    workload = a_workload(state=WorkloadState.ADMITTED, count=2, queue="research")
+    admission = workload.status.admission
+    assert admission
+    part = admission.pod_set_assignments[0].but(flavors={GPU: "h100"}, resource_usage={GPU: "2"})
+    status = workload.status.but(admission=admission.but(pod_set_assignments=(part,)), reclaimable={"main": 1})
+    group = a_group(PLACED, ("Bound", "True", "AllBound"), hold=(("rack-1", 1),), bound=1)
+
+    answer = why(workload.but(status=status), group.but(status=group.status.but(succeeded={"main": 5})))
+
+    assert answer.gates[0].text == "admitted by research: 1 nvidia.com/gpu of flavor h100"
+    assert answer.gates[1].text == "1 member bound, 5 finished on rack-1 ×1"
 
 
 def test_an_admitted_gang_whose_members_are_not_all_bound_still_waits() -> None:

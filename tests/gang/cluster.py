@@ -77,7 +77,11 @@ class Cluster:
         fields.setdefault("reservation", old.status.reservation)
         if old.status.admission:
             fields.setdefault("queue", old.status.admission.cluster_queue)
-        made = a_workload(name, state=state or old.state, since=self.now, **fields)
+        if not {"count", "pod_sets", "spec"} & set(fields):
+            as_before = tuple(p.to_wire() for p in old.spec.pod_sets)
+            made = a_workload(name, state=state or old.state, since=self.now, pod_sets=as_before, **fields)
+        else:
+            made = a_workload(name, state=state or old.state, since=self.now, **fields)
         spec = old.spec if not {"count", "pod_sets", "spec"} & set(fields) else made.spec
         self.workloads[name] = made.but(spec=spec.but(created_at=old.spec.created_at, priority=old.spec.priority))
         if not {"count", "pod_sets", "spec"} & set(fields) and made.status.admission and old.status.admission:

@@ -47,6 +47,28 @@ def test_a_gang_that_fits_is_placed_whole_and_its_capacity_held() -> None:
     assert (cluster.group().fits, cluster.group().possible) == (True, True)
 
 
+def test_q_e7_an_elastic_gang_is_placed_in_the_size_that_was_admitted() -> None:
+    cluster = Cluster(a_node("a", gpus=8))
+    whole = a_workload(pod_sets=(a_pod_set("main", 10) | {"minCount": 5},))
+    admission = whole.status.admission
+    assert admission
+    six = tuple(a.but(count=6) for a in admission.pod_set_assignments)
+    cluster.add(whole.but(status=whole.status.but(admission=admission.but(pod_set_assignments=six))))
+    cluster.settle()
+
+    assert (cluster.state(), cluster.hold(), cluster.group().spec.min_member) == (PodGroupState.PLACED, {"a": 6}, 6)
+
+
+def test_an_elastic_gang_that_has_no_quota_yet_is_possible_when_its_smallest_size_is() -> None:
+    cluster = Cluster(a_node("a", gpus=5))
+    sets = (a_pod_set("main", 10) | {"minCount": 5},)
+    cluster.add(a_workload("fits", state=WorkloadState.PENDING, pod_sets=sets))
+    cluster.add(a_workload("never", state=WorkloadState.PENDING, pod_sets=(a_pod_set("main", 10) | {"minCount": 6},)))
+    cluster.settle()
+
+    assert (cluster.group("fits").possible, cluster.group("never").possible) == (True, False)
+
+
 def test_a_pending_workload_is_only_looked_at_and_holds_nothing() -> None:
     cluster = Cluster(a_node("a", gpus=8))
     cluster.add(a_workload(state=WorkloadState.PENDING), a_workload("large", state=WorkloadState.PENDING, count=9))

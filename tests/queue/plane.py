@@ -119,6 +119,7 @@ class Plane:
         gate, world = self.gate, self.world
         caches: list[tuple[Cache[Any], Mapping[str, Kind]]] = [
             (gate.cluster_queues, world.cluster_queues),
+            (gate.cohorts, world.cohorts),
             (gate.local_queues, world.local_queues),
             (gate.flavors, world.flavors),
             (gate.pod_groups, world.pod_groups),

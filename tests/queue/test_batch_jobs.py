@@ -128,10 +128,19 @@ def test_a_priority_class_that_does_not_exist_is_a_problem_until_it_does() -> No
     ("text", "seconds"), [("90s", 90), ("10m", 600), ("1500ms", 2), ("1h30m", 5400), ("720h", 2592000)]
 )
 def test_timeouts_are_whole_seconds_rounded_up(text: str, seconds: int) -> None:
-    job = a_batch_job(annotations={"trigate.dev/capacity-timeout": text, "trigate.dev/start-timeout": text})
+    clocks = ("queue-timeout", "capacity-timeout", "start-timeout", "ready-timeout", "recovery-timeout", "max-run-time")
+    job = a_batch_job(annotations={f"trigate.dev/{name}": text for name in clocks})
 
     asked = read(job).asked
-    assert (asked.capacity_timeout_seconds, asked.start_timeout_seconds) == (seconds, seconds)
+    assert read(job).problems == ()
+    assert {
+        asked.queue_timeout_seconds,
+        asked.capacity_timeout_seconds,
+        asked.start_timeout_seconds,
+        asked.ready_timeout_seconds,
+        asked.recovery_timeout_seconds,
+        asked.max_run_time_seconds,
+    } == {seconds}
 
 
 @pytest.mark.parametrize(
@@ -142,22 +151,52 @@ def test_a_bad_timeout_is_a_problem_that_names_it_and_the_default_stands(text: s
 
     assert len(seen.problems) == 1
     assert seen.problems[0].startswith("trigate.dev/capacity-timeout: ")
-    assert seen.asked.capacity_timeout_seconds == 600
+    assert seen.asked.capacity_timeout_seconds is None
 
 
 @pytest.mark.parametrize(
     "about",
     [
-        {"annotations": {"trigate.dev/min-count": "3"}},
         {"labels": {"trigate.dev/group": "g"}},
         {"annotations": {"trigate.dev/topology-required": "rack"}},
-        {"annotations": {"trigate.dev/max-run-time": "1h"}},
+        {"annotations": {"trigate.dev/gang": "none"}},
     ],
 )
 def test_what_is_not_supported_yet_is_refused_and_never_left_out(about: dict[str, Any]) -> None:
     ((name, _),) = next(iter(about.values())).items()
 
     assert read(a_batch_job(**about)).problems == (f"{name} is not supported yet",)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "some", "3.5", "1e1", "9" * 400, "٣"])
+def test_a_min_count_that_is_no_number_is_a_problem_and_all_members_are_asked_for(text: str) -> None:
+    seen = read(a_batch_job(annotations={"trigate.dev/min-count": text}))
+
+    assert len(seen.problems) == 1
+    assert seen.problems[0].startswith("trigate.dev/min-count: ")
+    assert seen.asked.pod_sets[0].min_count is None
+
+
+def test_a_min_count_above_the_members_that_run_at_once_is_a_problem() -> None:
+    (said,) = read(a_batch_job("train", 8, completions=4, annotations={"trigate.dev/min-count": "5"})).problems
+
+    assert said == "trigate.dev/min-count is 5, more than the 4 members that run at once: lower it"
+
+
+def test_an_annotation_of_ours_that_nobody_knows_is_a_problem_that_names_it() -> None:
+    seen = read(a_batch_job(annotations={"trigate.dev/queue-timout": "1h", "example.com/queue-timout": "1h"}))
+
+    assert seen.problems == ("the annotation trigate.dev/queue-timout is not known: leave it out, or mend its name",)
+
+
+@pytest.mark.parametrize("name", ["run-for", "fail-after", "terminate-for"])
+@pytest.mark.parametrize(("text", "good"), [("4", True), ("0.5", True), ("soon", False), ("4s", False), ("", False)])
+def test_an_annotation_that_simulated_nodes_cannot_read_is_a_problem(name: str, text: str, good: bool) -> None:
+    job = a_batch_job()
+    job["spec"]["template"]["metadata"] = {"annotations": {f"trigate.dev/{name}": text}}
+
+    said = f"the pod template's annotation trigate.dev/{name} is {text!r}, it must be a number of seconds"
+    assert read(job).problems == (() if good else (said,))
 
 
 def test_another_scheduler_or_controller_is_a_problem() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contracts.conditions import is_true
 from contracts.kinds.pod_group import PodGroupState
-from contracts.kinds.workload import Workload, WorkloadState
+from contracts.kinds.workload import DEACTIVATED, Workload, WorkloadState
 from contracts.quantities import parse
 from layers.queue.decide import decide
 from layers.queue.snapshot import PutWorkload, StartJob, Step
@@ -24,8 +26,12 @@ WAITING = (WorkloadState.PENDING, WorkloadState.RESERVED)
 
 
 def charged_gpus(world: World) -> int:
-    admissions = [w.status.admission for w in world.workloads.values() if w.charge_cause and w.status.admission]
-    return sum(parse(a.resource_usage.get(GPU, "0"), GPU) for x in admissions for a in x.pod_set_assignments)
+    return sum(charged_to(w) for w in world.workloads.values())
+
+
+def charged_to(workload: Workload) -> int:
+    charge = workload.charge
+    return sum(parse(a.resource_usage.get(GPU, "0"), GPU) for a in charge.pod_set_assignments) if charge else 0
 
 
 class Life:
@@ -33,7 +39,11 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.world = World(a_cluster_queue(quota={"any": {GPU: QUOTA}}, maxOvertakes=OVERTAKES))
+        limits: dict[str, Any] = {
+            "timeouts": {"queue": "90m", "recovery": "5m", "maxRunTime": "40m"},
+            "requeue": {"limit": 3},
+        }
+        self.world = World(a_cluster_queue(quota={"any": {GPU: QUOTA}}, maxOvertakes=OVERTAKES, **limits))
         self.arrived = 0
 
     def move(self) -> None:
@@ -43,6 +53,8 @@ class Life:
             (self.the_gang_gate_answers, 6),
             (self.the_provisioner_answers, 4),
             (self.a_job_moves, 3),
+            (self.members_end, 4),
+            (self.a_person_decides, 1),
             (self.time_passes, 2),
             (self.a_pass_lands, 8),
             (self.a_pass_breaks_off, 2),
@@ -58,7 +70,9 @@ class Life:
         if len(self.world.jobs) < 5:
             self.arrived += 1
             members = self.dice.choice((0, 1, 1, 2, 4, 8, 9))
-            self.world.submit(f"j{self.arrived}", members, age=500 - self.arrived)
+            fewest = {"trigate.dev/min-count": str(self.dice.randint(1, members))} if members else {}
+            elastic = fewest if self.dice.random() < 0.3 else {}
+            self.world.submit(f"j{self.arrived}", members, age=500 - self.arrived, annotations=elastic)
 
     def the_gang_gate_answers(self) -> None:
         world = self.world
@@ -112,6 +126,42 @@ class Life:
         if ended and self.dice.random() < 0.5:
             del world.pods[self.dice.choice(ended)]
 
+    def members_end(self) -> None:
+        """Of a bound gang some members succeed, or its tenant lowers it; pods that are given up may take their time."""
+        world = self.world
+        jobs = [j for j in self.live("admitted") if world.runs(j) and world.of(j).size > 1]
+        if not jobs:
+            for job in self.live("reserved"):
+                if world.of(job).size > 1:
+                    world.place(job)
+            return
+        job = self.dice.choice(jobs)
+        if not world.pods.get(world.key(job)) and not world.jobs[job]["status"].get("conditions"):
+            world.pods_appear(job)
+        if world.pods.get(world.key(job), 0) < 2:
+            return
+        world.bind(job)
+        world.passes(2)
+        status, present = world.jobs[job]["status"], world.pods[world.key(job)]
+        if self.dice.random() < 0.6:
+            world.pods[world.key(job)] = present - 1
+            world.says(job, succeeded=status.get("succeeded", 0) + 1, active=present - 1, ready=present - 1)
+        else:
+            lower = self.dice.randint(1, present)
+            world.change(job, parallelism=lower)
+            ended = self.dice.random() < 0.5
+            world.pods[world.key(job)] = lower if ended else present
+            world.says(job, active=lower, ready=lower, terminating=0 if ended else present - lower)
+
+    def a_person_decides(self) -> None:
+        """Somebody sets ``spec.active``: more often to true."""
+        live = self.live()
+        if live:
+            workload = self.world.of(self.dice.choice(live))
+            meta = workload.metadata.but(generation=workload.metadata.generation + 1)
+            active = workload.spec.but(active=self.dice.random() < 0.9)
+            self.world.workloads[workload.key] = workload.but(metadata=meta, spec=active)
+
     def time_passes(self) -> None:
         self.world.passes(self.dice.choice((1, 5, 60, 700)))
 
@@ -148,6 +198,9 @@ class Life:
             self.world.land(step)
             self.world.log.append(step)
             assert charged_gpus(self.world) <= QUOTA
+            for key, pods in self.world.pods.items():
+                known = self.world.workloads.get(key)
+                assert known is None or pods <= charged_to(known), "what runs is charged"
         for workload in self.world.workloads.values():
             passed_by = workload.status.overtaken_by
             assert len(set(passed_by)) == len(passed_by) <= OVERTAKES
@@ -177,7 +230,8 @@ class Life:
     def overtaken_by(self, younger: Workload, charging: set[str]) -> list[Workload]:
         """The older gangs that could have run and are not charged themselves in this pass."""
         older = (w for w in self.world.workloads.values() if w.spec.created_at < younger.spec.created_at)
-        waiting = (w for w in older if w.state in WAITING and w.status.attempt and w.key not in charging)
+        in_queue = (w for w in older if w.spec.active and not is_true(w.status.conditions, DEACTIVATED))
+        waiting = (w for w in in_queue if w.state in WAITING and w.status.attempt and w.key not in charging)
         return [w for w in waiting if 0 < w.size <= QUOTA and self.is_held_as_told(w) and self.is_possible(w)]
 
     def is_possible(self, workload: Workload) -> bool:
@@ -185,11 +239,12 @@ class Life:
         return group is not None and group.possible and group.metadata.owner_references[0].uid == workload.metadata.uid
 
     def is_held_as_told(self, workload: Workload) -> bool:
-        """Its Job is there, not over, and of the size that the Workload knows."""
+        """Its Job is there, not over, in order, and of the size that the Workload knows."""
         job = self.world.jobs.get(workload.spec.job.name)
         if job is None or any(c["type"] in ("Complete", "Failed") for c in job["status"].get("conditions", ())):
             return False
-        return bool(job["spec"]["parallelism"] == workload.size)
+        fewest = int(job["metadata"]["annotations"].get("trigate.dev/min-count", 0))
+        return bool(fewest <= job["spec"]["parallelism"] == workload.size)
 
 
 @settings(max_examples=20, deadline=None)
@@ -204,7 +259,7 @@ def test_whatever_happens_quota_is_kept_and_every_charge_has_its_reason_and_its_
 def test_the_random_lives_come_to_every_turn() -> None:
     """What is checked above is worth as much as what happens in it."""
     turns: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in range(24):
         life = Life(seed)
         for _ in range(120):
             life.move()
@@ -212,6 +267,10 @@ def test_the_random_lives_come_to_every_turn() -> None:
             if isinstance(step, PutWorkload):
                 cause = step.new.charge_cause.value if step.new.charge_cause else ""
                 turns[f"{step.old.state.value} {step.new.state.value} {cause}".strip()] += 1
+                before, after = step.old.status, step.new.status
+                turns["given back"] += 0 < charged_to(step.new) < charged_to(step.old)
+                turns["put out"] += is_true(after.conditions, DEACTIVATED) > is_true(before.conditions, DEACTIVATED)
+                turns["smaller"] += step.charges and step.new.size < sum(p.count for p in step.new.spec.pod_sets)
                 turns["overtaken"] += len(step.new.status.overtaken_by) > len(step.old.status.overtaken_by)
 
     assert {
@@ -224,6 +283,9 @@ def test_the_random_lives_come_to_every_turn() -> None:
         "admitted ending Placed",
         "ending pending",
         "overtaken",
+        "given back",
+        "put out",
+        "smaller",
     } <= {turn for turn, n in turns.items() if n >= 3}, turns
 
 

@@ -12,6 +12,7 @@ from layers.queue.snapshot import ReadRemains
 from layers.runtime.api import Api
 from layers.runtime.metering import Meters
 from layers.runtime.process import Runtime
+from layers.runtime.settings import Settings
 from layers.runtime.transport import HttpTransport
 from tests.queue.worlds import TEAM, World
 from tests.runtime.wire import Wire, a_kubeconfig, a_list, refuses, says
@@ -39,7 +40,7 @@ async def test_pods_that_the_watch_has_not_told_of_are_counted_before_a_charge_e
     path = f"/apis/trigate.dev/v1alpha1/namespaces/{TEAM}/capacityrequests/{name}"
     wire.on("GET", path, refuses(404, "NotFound"))
     api = Api(await HttpTransport.connect(a_kubeconfig(tmp_path, wire.port), "trigate-test/1"))
-    gate: Any = QueueGate(cast(Runtime, SimpleNamespace(api=api, meters=Meters())))
+    gate: Any = QueueGate(cast(Runtime, SimpleNamespace(api=api, meters=Meters(), settings=Settings())))
     gate.workloads.put_own_write(workload)
     assert gate._snapshot(world.now).unfinished_pods == {}
     try:

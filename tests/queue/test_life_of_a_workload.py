@@ -68,7 +68,7 @@ def test_a_placed_gang_is_charged_and_admitted_in_one_write_and_then_started() -
     assert world.runs("train")
 
 
-def test_a_whole_life_costs_eight_writes() -> None:
+def test_a_whole_life_costs_seven_writes_and_a_read() -> None:
     world = started(World())
     world.bind("train")
     world.settle()
@@ -78,6 +78,7 @@ def test_a_whole_life_costs_eight_writes() -> None:
     assert [type(s).__name__ for s in world.log] == [
         "MakeWorkload", "PutWorkload",  # reserved
         "PutWorkload", "StartJob",  # charged and admitted
+        "PutWorkload",  # ready
         "ReadRemains", "PutWorkload",  # finished and freed
         "RemoveFinalizer",
     ]  # fmt: skip
@@ -233,6 +234,7 @@ def test_a_started_gang_is_bound_within_the_start_timeout_or_sent_back() -> None
 def test_a_bound_gang_runs_for_as_long_as_it_likes() -> None:
     world = started(World(), annotations={"trigate.dev/start-timeout": "1m"})
     world.bind("train")
+    world.settle()
     world.passes(3600)
 
     assert world.settle() == []
@@ -254,7 +256,7 @@ def test_a_rolled_back_gang_keeps_its_charge_until_it_has_left_nothing() -> None
     assert (world.state("train"), world.cause("train")) == ("pending", None)
     assert (status.attempt, status.reservation) == (2, 2)
     assert world.reasons("train") == ["Backoff"]
-    assert status.retry_at == NOW + timedelta(seconds=backoff_seconds("wl-train", 1))
+    assert status.retry_at == NOW + timedelta(seconds=backoff_seconds("wl-train", 1, 1))
 
 
 def test_the_next_attempt_waits_for_its_back_off_and_for_nothing_else() -> None:

@@ -12,9 +12,11 @@ from contracts.kinds.queues import LabelSelector
 from contracts.quantities import Written
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker
+from layers.queue.demands import demands_of
 from layers.queue.jobs.batch import view
 from layers.queue.order import admits_namespace
-from layers.queue.quota import Assigned, Charges, assign, demands_of
+from layers.queue.quota import Assigned, Charges, assign
+from layers.queue.quota_objects import quota_tree
 from tests.builders import a_container
 from tests.queue.worlds import World, a_batch_job, a_cluster_queue, a_flavor, decoded
 
@@ -33,7 +35,7 @@ def asked(
     """What a job of so many members is answered."""
     spec = view(decoded(a_batch_job("train", members, requests=requests, **job)), {}).asked
     known = {f.key: f for f in flavors or (a_flavor(),)}
-    return assign(demands_of(spec), queue, known, charges or Charges())
+    return assign(demands_of(spec), queue, known, charges or Charges(quota_tree([queue])))
 
 
 def flavor_of(answer: Assigned) -> dict[str, str]:
@@ -46,7 +48,7 @@ def reasons(answer: Assigned) -> list[Reason]:
 
 
 def charged(queue: ClusterQueue, *flavors: ResourceFlavor, **job: Any) -> Charges:
-    charges = Charges()
+    charges = Charges(quota_tree([queue]))
     answer = asked(queue, *flavors, **job)
     assert answer.admission
     charges.add(answer.admission)
@@ -94,7 +96,7 @@ def test_q_a5_a_sum_beyond_64_bits_is_rejected_not_wrapped() -> None:
 def test_q_a7_two_times_the_largest_integer_of_devices_is_rejected() -> None:
     answer = asked(a_cluster_queue(quota={"any": {GPU: 4}}), members=2, requests={GPU: 2**63 - 1})
 
-    assert set(reasons(answer)) == {Reason.EXCEEDS_MAX_QUOTA, Reason.QUOTA_EXCEEDED}
+    assert reasons(answer) == [Reason.EXCEEDS_MAX_QUOTA]
 
 
 def test_q_a8_a_limit_counts_as_the_request_whenever_it_is_evaluated() -> None:
@@ -145,7 +147,7 @@ def test_the_pods_resource_counts_members_where_it_is_covered() -> None:
 
     short = asked(queue, members=5)
 
-    assert {(b.resource, b.requested, b.available) for b in short.blockers} == {("pods", 5, 4)}
+    assert {(b.resource, b.requested, b.limit) for b in short.blockers} == {("pods", 5, 4)}
     assert flavor_of(asked(queue, members=4)) == {GPU: "any", "pods": "any"}
 
 
@@ -181,7 +183,6 @@ def test_every_obstacle_of_every_flavor_is_listed() -> None:
     assert [(b.reason, b.flavor) for b in answer.blockers] == [
         (Reason.FLAVOR_TAINT_NOT_TOLERATED, "tainted"),
         (Reason.NO_MATCHING_FLAVOR, "elsewhere"),
-        (Reason.QUOTA_EXCEEDED, "small"),
         (Reason.EXCEEDS_MAX_QUOTA, "small"),
     ]
 

@@ -11,7 +11,7 @@ import msgspec
 
 from contracts.base import ObjectMeta, OwnerReference
 from contracts.conditions import Condition
-from contracts.kinds import CapacityRequest, ClusterQueue, LocalQueue, PodGroup, ResourceFlavor, Workload
+from contracts.kinds import CapacityRequest, ClusterQueue, Cohort, LocalQueue, PodGroup, ResourceFlavor, Workload
 from contracts.names import GPU, workload_name
 from contracts.quantities import Written
 from contracts.verdicts import Blocker
@@ -38,18 +38,33 @@ def a_flavor(name: str = "any", labels: Mapping[str, str] | None = None, **spec:
     return ResourceFlavor.model_validate({"metadata": {"name": name}, "spec": {"nodeLabels": labels or {}, **spec}})
 
 
-def a_cluster_queue(
-    name: str = "red", quota: Mapping[str, Mapping[str, Written]] | None = None, **spec: Any
-) -> ClusterQueue:
-    """``quota`` by flavor and resource: eight GPUs of the flavor ``any`` unless said."""
-    by_flavor = {"any": {GPU: 8}} if quota is None else quota
-    covered = list(dict.fromkeys(r for amounts in by_flavor.values() for r in amounts))
+Quotas = Mapping[str, Mapping[str, Written | Mapping[str, Written]]]
+"""By flavor and resource: the nominal quota, or it and its limits by the name of the field."""
+
+
+def resource_groups(quota: Quotas) -> list[dict[str, Any]]:
+    """One group of all that is named."""
+    covered = list(dict.fromkeys(r for amounts in quota.values() for r in amounts))
     flavors = [
-        {"name": f, "resources": [{"name": r, "nominalQuota": str(n)} for r, n in amounts.items()]}
-        for f, amounts in by_flavor.items()
+        {"name": f, "resources": [{"name": r, **_quota(n)} for r, n in amounts.items()]} for f, amounts in quota.items()
     ]
-    groups = [{"coveredResources": covered, "flavors": flavors}] if flavors else []
+    return [{"coveredResources": covered, "flavors": flavors}] if flavors else []
+
+
+def _quota(said: Written | Mapping[str, Written]) -> dict[str, str]:
+    fields = said if isinstance(said, Mapping) else {"nominalQuota": said}
+    return {name: str(n) for name, n in fields.items()}
+
+
+def a_cluster_queue(name: str = "red", quota: Quotas | None = None, **spec: Any) -> ClusterQueue:
+    """``quota`` is eight GPUs of the flavor ``any`` unless said."""
+    groups = resource_groups({"any": {GPU: 8}} if quota is None else quota)
     return ClusterQueue.model_validate({"metadata": {"name": name}, "spec": {"resourceGroups": groups, **spec}})
+
+
+def a_cohort(name: str = "all", parent: str | None = None, quota: Quotas | None = None) -> Cohort:
+    spec = {"resourceGroups": resource_groups(quota or {}), **({"parentName": parent} if parent else {})}
+    return Cohort.model_validate({"metadata": {"name": name}, "spec": spec})
 
 
 def a_local_queue(name: str = "main", cluster: str = "red", namespace: str = TEAM, **spec: Any) -> LocalQueue:
@@ -110,6 +125,7 @@ class World:
         self.pods: dict[str, int] = {}
         self.cluster_queues = {q.key: q for q in queues or (a_cluster_queue(),)}
         self.local_queues = {q.key: q for q in (a_local_queue(cluster=next(iter(self.cluster_queues))),)}
+        self.cohorts: dict[str, Cohort] = {}
         self.flavors = {f.key: f for f in flavors or (a_flavor(),)}
         self.priorities: dict[str, int] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {TEAM: {"kubernetes.io/metadata.name": TEAM}}
@@ -117,6 +133,8 @@ class World:
         self.set_aside: set[str] = set()
         self.unwritable: set[str] = set()
         self.written: dict[str, datetime] = {}
+        self.short_since: dict[str, datetime] = {}
+        self.retention: timedelta | None = None
         self.log: list[Step] = []
 
     # ---- what people and the other gates do ------------------------------------------------------------------------
@@ -159,8 +177,14 @@ class World:
     def place(self, job: str) -> None:
         self.group(job, ("Placed", True, "Placed"), ("Possible", True, "Possible"))
 
-    def bind(self, job: str) -> None:
+    def bind(self, job: str, ready: int | None = None) -> None:
+        """All members are on their nodes, and ``ready`` of them are ready: all, unless said."""
         self.group(job, ("Placed", True, "Placed"), ("Bound", True, "Bound"))
+        self.says(job, ready=self.of(job).size if ready is None else ready)
+
+    def says(self, job: str, **status: Any) -> None:
+        """The Job controller counts."""
+        self.jobs[job]["status"] = {**self.jobs[job]["status"], **status}
 
     def roll_back(self, job: str, *blockers: Blocker) -> None:
         self.group(job, ("RolledBack", True, "BindFailed"), verdict=self._verdict(job, "gang", blockers))
@@ -193,13 +217,17 @@ class World:
 
     def pods_appear(self, job: str) -> None:
         self.pods[self.key(job)] = self.of(job).size
-        self.jobs[job]["status"] = {"startTime": self.now.isoformat(), "active": self.of(job).size}
+        done = self.jobs[job]["status"].get("succeeded", 0)
+        status = {"startTime": self.now.isoformat(), "active": self.of(job).size, "succeeded": done}
+        self.jobs[job]["status"] = status
 
     def pods_end(self, job: str) -> None:
         """The Job controller has seen the suspension, and every pod is gone."""
         self.pods.pop(self.key(job), None)
         suspended = {"type": "Suspended", "status": "True" if self.jobs[job]["spec"]["suspend"] else "False"}
-        self.jobs[job]["status"] = {"conditions": [suspended], "startTime": self.now.isoformat()}
+        done = self.jobs[job]["status"].get("succeeded", 0)
+        status = {"conditions": [suspended], "startTime": self.now.isoformat(), "succeeded": done}
+        self.jobs[job]["status"] = status
 
     def complete(self, job: str, condition: str = "Complete") -> None:
         self.pods.pop(self.key(job), None)
@@ -220,6 +248,8 @@ class World:
 
     def snapshot(self) -> Snapshot:
         views = [view(decoded(j), self.priorities) for j in self.jobs.values()]
+        short = {v.uid for v in views if v.short and not v.suspended}
+        self.short_since = {uid: self.short_since.get(uid, self.now) for uid in short}
         return Snapshot(
             jobs={v.key: v for v in views},
             workloads=dict(self.workloads),
@@ -227,12 +257,15 @@ class World:
             capacity_requests=dict(self.requests),
             local_queues=dict(self.local_queues),
             cluster_queues=dict(self.cluster_queues),
+            cohorts=dict(self.cohorts),
             flavors=dict(self.flavors),
             namespaces=dict(self.namespaces),
             unfinished_pods=dict(self.pods),
             left_nothing=frozenset(self.left_nothing),
             set_aside=frozenset(self.set_aside),
             unwritable=frozenset(self.unwritable),
+            short_since=dict(self.short_since),
+            retention=self.retention,
             written=dict(self.written),
         )
 

@@ -30,6 +30,7 @@ def test_what_is_set_is_read() -> None:
             "TRIGATE_RETRY_PERIOD": "0.5",
             "TRIGATE_LOG_LEVEL": "DEBUG",
             "TRIGATE_WATCH_INACTIVITY": "90",
+            "TRIGATE_RETAIN_FINISHED": "3600",
         }
     )
 
@@ -37,7 +38,8 @@ def test_what_is_set_is_read() -> None:
     assert (settings.serving.address, settings.serving.port) == ("0.0.0.0", 8081)
     assert (settings.election.enabled, settings.election.namespace) == (False, "elsewhere")
     assert settings.election.times == ElectionTimes(6, 4, 0.5)
-    assert (settings.log_level, settings.watch.inactivity) == ("debug", 90)
+    assert (settings.log_level, settings.watch.inactivity, settings.retain_finished) == ("debug", 90, 3600)
+    assert Settings.from_environment({}).retain_finished is None
 
 
 def test_the_same_name_is_never_the_same_identity() -> None:
@@ -58,6 +60,8 @@ def test_the_same_name_is_never_the_same_identity() -> None:
         ("REQUEST_TIMEOUT", "0", "TRIGATE_REQUEST_TIMEOUT"),
         ("RECONCILE_DEADLINE", "5", "below TRIGATE_REQUEST_TIMEOUT"),
         ("WATCH_TIMEOUT", "-1", "TRIGATE_WATCH"),
+        ("RETAIN_FINISHED", "-1", "TRIGATE_RETAIN_FINISHED"),
+        ("RETAIN_FINISHED", "nan", "TRIGATE_RETAIN_FINISHED"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(name: str, value: str, said: str) -> None:

@@ -22,7 +22,7 @@ from layers.provisioning.service import ProvisioningGate
 from layers.provisioning.steps import CreateClaim, PutRequestStatus
 from layers.queue import decide as queue
 from layers.queue import service as queue_service
-from layers.queue.quota import usage_of
+from layers.queue.quota_objects import usage_of
 from layers.simulation import admission
 from layers.simulation.faults import Fault, What
 from layers.simulation.schedules import SEVEN_OF_EIGHT, Job, Schedule, Setup
@@ -59,10 +59,15 @@ DIES_TWICE = replace(
     SEVEN_OF_EIGHT,
     faults=(
         Fault(68.3, What.CRASH, gate="queue", seconds=2.0),
-        Fault(86.0, What.CRASH_AFTER, gate="queue", kind="workloads", seconds=20.0),
+        Fault(88.9, What.CRASH_AFTER, gate="queue", kind="workloads", seconds=20.0),
     ),
 )
 """A moment after all are bound, and with the write that the Job is over: both times before its spans have left."""
+LENDING = a_story(
+    Setup(nodes=(16,), quota=(4, 4), cohort=True, limits=((0.0, 0),)),
+    [Job("one", "red", at=1.0, members=6, runs=20.0), Job("two", "blue", at=1.0, members=6, runs=20.0)],
+)
+"""Room for both, and quota for one at a time: each would borrow two of the other's four."""
 TWO_ON_ONE_NODE = a_story(
     Setup(nodes=(4,), quota=(4, 4), limits=((0.0, 0),)), [Job("a", "red", 1.0, 3, 9.0), Job("b", "blue", 1.0, 3, 5.0)]
 )
@@ -94,7 +99,7 @@ A_WRITE_COMES_LATE = a_story(
 WAKES_WHEN_ALL_IS_OVER = a_story(
     replace(ENOUGH, replicas=2),
     [Job("a", "red", 5.0, 2, 5.0), Job("b", "blue", 70.0, 2, 5.0)],
-    Fault(4.0, What.PAUSED, gate="queue", kind="workloads", seconds=50.0, pick=1),
+    Fault(4.0, What.PAUSED, gate="queue", kind="workloads", seconds=50.0),
     Fault(8.0, What.DELETED_JOB),
 )
 """A leader stands still as it makes a Workload; when it wakes there is another leader, and the Job is gone."""
@@ -119,8 +124,7 @@ def free_quota_at_the_eviction_and_again_at_the_end(m: Patch) -> None:
             admitted = workload.status.admission
             if workload.state is WorkloadState.ENDING and workload.charge_cause and admitted:
                 for flavor, resource, amount in usage_of(admitted):
-                    key = admitted.cluster_queue, flavor, resource
-                    self.charges._amounts[key] = self.charges._amounts.get(key, 0) - amount
+                    self.charges.tree.queue(admitted.cluster_queue, flavor, resource).usage -= amount
 
     m.setattr(queue._Pass, "__init__", begun)
 
@@ -235,6 +239,7 @@ def let_former_leaders_write(m: Patch) -> None:
 
 MUTANTS = (
     Mutant(charge_whatever_the_quota, TWO_OF_ONE_QUOTA, "is charged over its quota"),
+    Mutant(charge_whatever_the_quota, LENDING, "the cohort is charged over its quota"),
     Mutant(free_quota_at_the_eviction_and_again_at_the_end, DELETED, "is charged over its quota"),
     Mutant(end_a_charge_before_its_pods, DELETED, "pods of it are on nodes"),
     Mutant(never_tell_a_span_again, DIES_TWICE, "has no root span"),

@@ -28,4 +28,4 @@ def test_the_stories_of_the_mutants_strike_where_they_are_meant_to() -> None:
     """A story whose fault no longer hits would let the gates pass for the wrong reason."""
     assert run(DIES_TWICE).restarts == 2
     log = "\n".join(run(WAKES_WHEN_ALL_IS_OVER).log)
-    assert [w for w in ("struck queue-1-1 paused POST", "resume queue-1-1", "start queue-1-2") if w not in log] == []
+    assert [w for w in ("struck queue-0-1 paused POST", "resume queue-0-1", "start queue-0-2") if w not in log] == []

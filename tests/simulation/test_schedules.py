@@ -26,9 +26,18 @@ def test_every_seed_has_three_gangs_two_tenants_a_purchase_and_ten_faults() -> N
 def test_every_seed_can_be_finished_with_the_nodes_and_the_quota_that_there_are() -> None:
     for seed in SEEDS:
         s = schedule_of(seed)
-        quota = dict(zip(TENANTS, s.setup.quota, strict=True))
-        assert all(j.members * j.gpus <= quota[j.tenant] for j in s.jobs)
+        assert all(j.members * j.gpus <= may_have(s, TENANTS.index(j.tenant)) for j in s.jobs)
         assert max(j.members for j in s.jobs) <= s.setup.machine * s.setup.limits[-1][1]
+
+
+def may_have(schedule: Schedule, tenant: int) -> int:
+    """GPUs that a tenant may use when the other one uses none."""
+    setup, other = schedule.setup, 1 - tenant
+    if not setup.cohort:
+        return setup.quota[tenant]
+    lends, limit = setup.lends[other], setup.borrows[tenant]
+    lent = setup.quota[other] if lends is None else lends
+    return setup.quota[tenant] + (lent if limit is None else min(lent, limit))
 
 
 def test_most_gangs_are_small_and_some_are_large() -> None:
@@ -51,6 +60,17 @@ def test_a_run_that_showed_little_is_told() -> None:
     assert report.lacking == ("2 gangs, not 3", "0 faults that struck, not 5")
     assert f"seed 1 showed little: {', '.join(report.lacking)}" in summary.lines()
     assert summary.lines()[-1] == "1 passed, 0 failed"
+
+
+def test_a_part_of_the_seeds_lends_and_has_somebody_borrow() -> None:
+    lending = [s for s in map(schedule_of, SEEDS) if s.setup.cohort]
+    borrowing = [s for s in lending if max(j.members for j in s.jobs if j.tenant == "blue") > s.setup.quota[1]]
+
+    assert len(lending) > len(SEEDS) / 8
+    assert len(borrowing) > len(lending) / 4
+    for limits in (s.setup.borrows + s.setup.lends for s in lending):
+        assert all(limit is None or limit >= 0 for limit in limits)
+    assert {limit is None for s in lending for limit in s.setup.borrows + s.setup.lends} == {True, False}
 
 
 def test_every_kind_of_fault_comes_up() -> None:

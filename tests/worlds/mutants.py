@@ -17,7 +17,7 @@ from layers.gang.ledger import Ledger
 from layers.provisioning import decide as buying
 from layers.provisioning import holding, purchase, statuses
 from layers.provisioning.steps import DeleteClaim, MarkRemoving
-from layers.queue import attempts
+from layers.queue import attempts, intake
 from layers.queue import decide as queue
 from layers.queue.order import Waiting
 from layers.queue.quota import Charges
@@ -51,7 +51,8 @@ class Mutant(NamedTuple):
 
 
 def no_freshness_check(m: Patch) -> None:
-    m.setattr(queue, "_answers", lambda group, workload: group is not None)
+    for place in ("behind", "decide", "running"):
+        m.setattr(f"layers.queue.{place}.answers", lambda group, workload: group is not None)
 
 
 def charges_not_counted(m: Patch) -> None:
@@ -71,20 +72,20 @@ def charge_ended_before_the_purchase(m: Patch) -> None:
 
 
 def no_finalizer(m: Patch) -> None:
-    make = queue._workload_of
+    make = intake.workload_of
 
     def made(job: Any) -> Workload:
         found = make(job)
         return found.but(metadata=found.metadata.but(finalizers=()))
 
-    m.setattr(queue, "_workload_of", made)
+    m.setattr(queue, "workload_of", made)
 
 
 def reservation_keeps_its_number(m: Patch) -> None:
     retried = attempts.retried
 
-    def again(workload: Workload, now: Any) -> Workload:
-        found = retried(workload, now)
+    def again(workload: Workload, now: Any, *bounds: Any) -> Workload:
+        found = retried(workload, now, *bounds)
         return found.but(status=found.status.but(reservation=workload.status.reservation))
 
     m.setattr(attempts, "retried", again)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -17,23 +18,31 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import field
 
-from contracts.durations import BadDuration, seconds
+from contracts.durations import BadDuration
 from contracts.kinds import Workload
 from contracts.kinds.workload import JobReference, PodSet, WorkloadSpec
 from contracts.mirrors import JobStatus, Keyed, Mirror
 from contracts.names import (
+    ASKED_PARALLELISM_ANNOTATION,
     ATTEMPT_LABEL,
     CAPACITY_TIMEOUT_ANNOTATION,
+    MAX_RUN_TIME_ANNOTATION,
+    MIN_COUNT_ANNOTATION,
     POD_SET_LABEL,
     PRIORITY_CLASS_LABEL,
     QUEUE_LABEL,
+    QUEUE_TIMEOUT_ANNOTATION,
+    READY_TIMEOUT_ANNOTATION,
+    RECOVERY_TIMEOUT_ANNOTATION,
     SCHEDULER_NAME,
     START_TIMEOUT_ANNOTATION,
     TRACEPARENT_ANNOTATION,
     WORKLOAD_LABEL,
 )
 from contracts.quantities import BadQuantity
-from layers.queue.quota import demands_of
+from layers.queue.clocks import whole_seconds
+from layers.queue.demands import demands_of
+from layers.queue.jobs.progress import progress_of
 from layers.queue.snapshot import JobView
 
 Json: TypeAlias = dict[str, Any]
@@ -50,16 +59,26 @@ NO_QUEUE = "-"
 """Stands for the queue of a Job that names none: no LocalQueue can have this name."""
 _OWN_LABELS = (WORKLOAD_LABEL, POD_SET_LABEL, ATTEMPT_LABEL)
 _NOT_YET = (
-    "trigate.dev/min-count",
     "trigate.dev/gang",
     "trigate.dev/group",
     "trigate.dev/group-jobs",
     "trigate.dev/topology-required",
     "trigate.dev/topology-preferred",
-    "trigate.dev/queue-timeout",
-    "trigate.dev/max-run-time",
 )
 """Asked for by a label or an annotation, it must be refused rather than left out."""
+_CLOCKS = {
+    QUEUE_TIMEOUT_ANNOTATION: "queue_timeout_seconds",
+    CAPACITY_TIMEOUT_ANNOTATION: "capacity_timeout_seconds",
+    START_TIMEOUT_ANNOTATION: "start_timeout_seconds",
+    READY_TIMEOUT_ANNOTATION: "ready_timeout_seconds",
+    RECOVERY_TIMEOUT_ANNOTATION: "recovery_timeout_seconds",
+    MAX_RUN_TIME_ANNOTATION: "max_run_time_seconds",
+}
+_OWN_ANNOTATIONS = (*_CLOCKS, MIN_COUNT_ANNOTATION, ASKED_PARALLELISM_ANNOTATION, ADDED_ANNOTATION)
+_OWN_PREFIX = "trigate.dev/"
+_NOTED = re.compile(r"([0-9]{1,9}) of ([0-9]{1,9})", re.ASCII)
+_SECONDS_ON_PODS = tuple(_OWN_PREFIX + name for name in ("run-for", "fail-after", "terminate-for"))
+"""On a simulated node a pod's own annotations say in seconds what it does; one that is no number would do nothing."""
 
 
 class BatchJobSpec(Mirror, frozen=True):
@@ -67,6 +86,7 @@ class BatchJobSpec(Mirror, frozen=True):
 
     parallelism: int | None = None
     completions: int | None = None
+    completion_mode: str | None = None
     suspend: bool = False
     managed_by: str | None = None
     template: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"{}"))
@@ -145,6 +165,15 @@ def _view(job: BatchJob, priority_classes: Mapping[str, int]) -> JobView:
     finished = next((c for c in ("Complete", "Failed") if said.get(c)), None)
     template = _template(job)
     label = str(((template.get("metadata") or {}).get("labels") or {}).get(ATTEMPT_LABEL, ""))
+    parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
+    progress = progress_of(
+        status,
+        asked=_parallelism(job),
+        parallelism=parallelism,
+        completions=job.spec.completions,
+        indexed=job.spec.completion_mode == "Indexed",
+        suspended=job.spec.suspend,
+    )
     return JobView(
         key=job.key,
         resource_version=job.metadata.resource_version,
@@ -155,23 +184,55 @@ def _view(job: BatchJob, priority_classes: Mapping[str, int]) -> JobView:
         never_started=not label and status.start_time is None,
         settled=_is_settled(job),
         finished=finished,
+        wanted={POD_SET: progress.wanted},
+        needed={POD_SET: progress.needed},
+        alive=progress.alive,
+        short=progress.short,
+        shrunk=_parallelism(job) != parallelism,
         deleted=job.metadata.deletion_timestamp is not None,
     )
+
+
+def _wanted(job: BatchJob) -> int:
+    """How many members a start of the Job as its author wrote it would run at once."""
+    asked = _parallelism(job)
+    return progress_of(
+        job.status,
+        asked=asked,
+        parallelism=asked,
+        completions=job.spec.completions,
+        indexed=job.spec.completion_mode == "Indexed",
+        suspended=True,
+    ).wanted
+
+
+def _parallelism(job: BatchJob) -> int:
+    """The author's: what the Job has, unless it is what the queue gate has set; then what the gate has noted of it."""
+    now = 1 if job.spec.parallelism is None else job.spec.parallelism
+    noted = _NOTED.fullmatch(job.metadata.annotations.get(ASKED_PARALLELISM_ANNOTATION, ""))
+    return int(noted[2]) if noted and int(noted[1]) == now else now
 
 
 def workload_of(job: BatchJob, priority_classes: Mapping[str, int], problems: list[str]) -> WorkloadSpec:
     """What the Job asks for. A sentence is added to ``problems`` for each thing that cannot be taken as written."""
     template = _authors_template(job)
-    parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
+    parallelism = _parallelism(job)
     count = parallelism if job.spec.completions is None else min(parallelism, job.spec.completions)
     if count > LARGEST_GANG:
         problems.append(f"{count} members are to run at once, at most {LARGEST_GANG} can: lower spec.parallelism")
     within = max(0, min(count, LARGEST_GANG))
-    pod_set = PodSet(name=POD_SET, count=within, completions=job.spec.completions, template=template)
     meta = job.metadata
+    pod_set = PodSet(
+        name=POD_SET,
+        count=within,
+        completions=job.spec.completions,
+        min_count=_min_count(job, count, problems),
+        template=template,
+    )
     if not meta.labels.get(QUEUE_LABEL):
         problems.append(f"the label {QUEUE_LABEL} is empty: create the Job anew with the name of a LocalQueue")
     problems += [f"{name} is not supported yet" for name in _NOT_YET if name in meta.labels or name in meta.annotations]
+    problems += _unreadable_annotations(job, template)
     pod_spec = template.get("spec") or {}
     scheduler = pod_spec.get("schedulerName") or "default-scheduler"
     if scheduler != SCHEDULER_NAME:
@@ -241,21 +302,31 @@ def start_patch(job: BatchJob, workload: Workload) -> Json:
     if now.get("tolerations") or tolerations or added["tolerations"]:
         pods["tolerations"] = [*tolerations, *added["tolerations"]]
     written = json.dumps(added, sort_keys=True, separators=(",", ":"))
+    asked, size = _parallelism(job), assigned.count
+    fewer = size < _wanted(job)
+    noted: dict[str, str | None] = {}
+    if fewer or ASKED_PARALLELISM_ANNOTATION in job.metadata.annotations:
+        noted[ASKED_PARALLELISM_ANNOTATION] = f"{size} of {asked}" if fewer else None
     return {
         "metadata": {
             "resourceVersion": job.metadata.resource_version,
-            "annotations": {ADDED_ANNOTATION: written, **traceparent},
+            "annotations": {ADDED_ANNOTATION: written, **noted, **traceparent},
         },
         "spec": {
             "suspend": False,
+            **({"parallelism": size if fewer else asked} if noted else {}),
             "template": {"metadata": {"labels": labels, "annotations": traceparent}, "spec": pods},
         },
     }
 
 
 def suspend_patch(job: BatchJob) -> Json:
-    """The merge patch that suspends the very version ``job``."""
-    return {"metadata": {"resourceVersion": job.metadata.resource_version}, "spec": {"suspend": True}}
+    """The merge patch that suspends the very version ``job``, and gives it back the parallelism of its author."""
+    version: Json = {"resourceVersion": job.metadata.resource_version}
+    if ASKED_PARALLELISM_ANNOTATION not in job.metadata.annotations:
+        return {"metadata": version, "spec": {"suspend": True}}
+    gone = {"annotations": {ASKED_PARALLELISM_ANNOTATION: None}}
+    return {"metadata": version | gone, "spec": {"suspend": True, "parallelism": _parallelism(job)}}
 
 
 def _template(job: BatchJob) -> Json:
@@ -329,17 +400,12 @@ def _priority(job: BatchJob, classes: Mapping[str, int], problems: list[str]) ->
 
 def _timeouts(job: BatchJob, problems: list[str]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for annotation, name in (
-        (CAPACITY_TIMEOUT_ANNOTATION, "capacity_timeout_seconds"),
-        (START_TIMEOUT_ANNOTATION, "start_timeout_seconds"),
-    ):
+    for annotation, name in _CLOCKS.items():
         text = job.metadata.annotations.get(annotation)
         if text is None:
             continue
         try:
-            whole = -int(
-                -seconds(text if len(text) <= 32 else f"{text[:32]}…") // 1
-            )  # a part of a second is a whole one
+            whole = whole_seconds(text if len(text) <= 32 else f"{text[:32]}…")
         except BadDuration as error:
             problems.append(f"{annotation}: {error}")
             continue
@@ -347,4 +413,34 @@ def _timeouts(job: BatchJob, problems: list[str]) -> dict[str, int]:
             found[name] = whole
         else:
             problems.append(f"{annotation}: {text!r} is not between 1s and {LONGEST_TIMEOUT // 3600}h")
+    return found
+
+
+def _min_count(job: BatchJob, count: int, problems: list[str]) -> int | None:
+    text = job.metadata.annotations.get(MIN_COUNT_ANNOTATION)
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or int(text) < 1:
+        problems.append(f"{MIN_COUNT_ANNOTATION}: {text[:32]!r} is not a number of members; write it like 5")
+        return None
+    if int(text) > max(1, count):
+        problems.append(f"{MIN_COUNT_ANNOTATION} is {text}, more than the {count} members that run at once: lower it")
+        return None
+    return int(text)
+
+
+def _unreadable_annotations(job: BatchJob, template: Json) -> list[str]:
+    """Annotations with our prefix that say nothing to anybody: a slip of the pen must not be taken in silence."""
+    known = (*_OWN_ANNOTATIONS, *_NOT_YET)
+    found = [
+        f"the annotation {name[:80]} is not known: leave it out, or mend its name"
+        for name in sorted(job.metadata.annotations)
+        if name.startswith(_OWN_PREFIX) and name not in known
+    ]
+    on_pods = (template.get("metadata") or {}).get("annotations") or {}
+    found += [
+        f"the pod template's annotation {name} is {str(on_pods[name])[:32]!r}, it must be a number of seconds"
+        for name in _SECONDS_ON_PODS
+        if name in on_pods and not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", str(on_pods[name]), re.ASCII)
+    ]
     return found

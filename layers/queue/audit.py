@@ -27,8 +27,8 @@ def audited(
 ) -> dict[str, tuple[Drift, ...]]:
     """What does not agree now: of the Workloads ``about`` as it is, of the others as it was ``before``.
 
-    ``uses``: the pods by Workload, of those of ``about`` at least. What was seen before keeps its moment; only as much
-    of it as was there all the time has lasted, so an amount that grows begins anew with what it grew by left out.
+    ``uses``: the pods by Workload, of those of ``about`` at least. What was seen before keeps its moment; until it is
+    believed, it is only as much as was there all the time.
     """
     found = {key: drifts for key, drifts in before.items() if drifts}
     for key in about:
@@ -59,8 +59,8 @@ def _of(key: str, workload: Workload | None, uses: Sequence[PodUse], world: Snap
     queue = world.cluster_queues.get(admission.cluster_queue) if admission else queues_of(workload, world)[1]
     name = admission.cluster_queue if admission else queue.key if queue else ""
     granted: dict[tuple[str, str], int] = {}
-    for flavor, resource, amount in usage_of(charge) if charge else ():
-        granted[flavor, resource] = granted.get((flavor, resource), 0) + amount
+    for at, covered, amount in usage_of(charge) if charge else ():
+        granted[at, covered] = granted.get((at, covered), 0) + amount
     taken = (
         (use, flavor, resource, amount)
         for use in uses

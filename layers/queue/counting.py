@@ -20,14 +20,18 @@ from contracts.kinds.queues import (
 )
 from contracts.kinds.workload import FINISHED, WorkloadState
 from contracts.quantities import format_quantity, parse
+from layers.queue.drift import Cause, Drift
 from layers.queue.obstacles import queues_of
 from layers.queue.quota_objects import usage_of
 from layers.queue.snapshot import Snapshot
 
 ACTIVE = "Active"
 OVER_QUOTA = "OverQuota"
+QUOTA_DRIFT = "QuotaDrift"
 MOST_NAMES = 8
 """Of a cycle, so many names are said."""
+MOST_DRIFTS = 4
+"""Of what does not agree in one queue, so much is said."""
 
 Usage = dict[tuple[str, str], int]
 
@@ -89,9 +93,22 @@ def cluster_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[Cluster
                     status.conditions, OVER_QUOTA, bool(over), reason, said, now, old.metadata.generation
                 )
             )
+        status = _with_drift(status, [d for d in world.drifts if d.cluster_queue == key], now, old.metadata.generation)
         if status != old.status:
             changed.append((old.but(status=status), old))
     return changed
+
+
+def _with_drift(status: QueueStatus, drifts: list[Drift], now: datetime, generation: int) -> QueueStatus:
+    """With the condition that says what does not agree; a queue in which all has always agreed has none."""
+    if not drifts and find(status.conditions, QUOTA_DRIFT) is None:
+        return status
+    told = sorted(drifts, key=lambda d: (d.cause is not Cause.UNCHARGED, d.about, d.workload))
+    more = [f"and {len(told) - MOST_DRIFTS} more"] if len(told) > MOST_DRIFTS else []
+    said = "; ".join([*(d.message for d in told[:MOST_DRIFTS]), *more])
+    reason = told[0].cause.value if told else "Agrees"
+    conditions = set_condition(status.conditions, QUOTA_DRIFT, bool(told), reason, said, now, generation)
+    return status.but(conditions=conditions)
 
 
 def local_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[LocalQueue, LocalQueue]]:

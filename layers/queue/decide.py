@@ -93,7 +93,7 @@ class _Pass:
 
     def __init__(self, world: Snapshot, now: datetime) -> None:
         self.world, self.now = world, now
-        self.charges = Charges(world.quota.unused())
+        self.charges = Charges(world.ledger())
         self.waiting: dict[str, Waiting] = {}
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}

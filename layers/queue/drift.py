@@ -1,6 +1,6 @@
 """Where what is charged and what pods use do not agree, and since when.
 
-Amounts are those of `contracts.quantities`. Nothing here decides; `layers.queue.audit` finds, `Snapshot.charged` counts.
+Amounts are those of `contracts.quantities`. Nothing here decides; `layers.queue.audit` finds, `Snapshot.ledger` counts.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from contracts.kinds import (
     Workload,
 )
 from contracts.kinds.workload import WorkloadSpec
+from layers.queue.drift import Cause, Drift
 from layers.queue.quota_objects import quota_tree, usage_of
 from layers.queue.quota_tree import QuotaTree
 
@@ -102,6 +103,8 @@ class Snapshot:
     """So long a finished Workload is kept; None: as long as its job."""
     written: Mapping[str, datetime] = field(default_factory=dict)
     """When this process last wrote a Workload's status, by its uid."""
+    drifts: tuple[Drift, ...] = ()
+    """What the last audit believed: where charges and the use of pods do not agree."""
 
     def job_of(self, workload: Workload) -> JobView | None:
         """The job that the Workload stands for; not a namesake."""
@@ -110,18 +113,26 @@ class Snapshot:
 
     @cached_property
     def quota(self) -> QuotaTree:
-        """All quota there is, for questions of its shape. To count in it, take ``unused()``."""
+        """All quota there is, for questions of its shape. To count charges, take a `ledger`."""
         return quota_tree(self.cluster_queues.values(), self.cohorts.values())
 
     @cached_property
     def charged(self) -> QuotaTree:
-        """All quota there is, and all that is charged of it. Not to be counted in."""
-        tree = self.quota.unused()
+        """All quota there is, and all that is charged of it, or used without a charge. Not to be counted in."""
+        tree = self.ledger()
         for workload in self.workloads.values():
             charge = workload.charge
             if charge is not None:
                 for flavor, resource, amount in usage_of(charge):
                     tree.add(charge.cluster_queue, flavor, resource, amount)
+        return tree
+
+    def ledger(self) -> QuotaTree:
+        """A tree to count charges in. Nothing is used of it but what pods use without a charge."""
+        tree = self.quota.unused()
+        for drift in self.drifts:
+            if drift.cause is Cause.UNCHARGED and drift.cluster_queue:
+                tree.add(*drift.about, drift.amount)
         return tree
 
 

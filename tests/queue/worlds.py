@@ -16,6 +16,7 @@ from contracts.names import GPU, workload_name
 from contracts.quantities import Written
 from contracts.verdicts import Blocker
 from layers.queue.decide import decide
+from layers.queue.drift import Drift
 from layers.queue.jobs.batch import BatchJob, start_patch, suspend_patch, view
 from layers.queue.snapshot import (
     DeleteWorkload,
@@ -135,6 +136,7 @@ class World:
         self.written: dict[str, datetime] = {}
         self.short_since: dict[str, datetime] = {}
         self.retention: timedelta | None = None
+        self.drifts: tuple[Drift, ...] = ()
         self.log: list[Step] = []
 
     # ---- what people and the other gates do ------------------------------------------------------------------------
@@ -267,6 +269,7 @@ class World:
             short_since=dict(self.short_since),
             retention=self.retention,
             written=dict(self.written),
+            drifts=self.drifts,
         )
 
     def step(self) -> tuple[Step, ...]:

@@ -35,11 +35,14 @@ class Reason(StrEnum):
     BORROWING_LIMIT_REACHED = "BorrowingLimitReached"
     COHORT_EXHAUSTED = "CohortExhausted"
     BEHIND_HEAD = "BehindHead"
+    PREEMPTION_CYCLE = "PreemptionCycle"
+    WAITING_FOR_VICTIMS = "WaitingForVictims"
     # gang
     UNSUPPORTED_FEATURE = "UnsupportedFeature"
     BIND_FAILED = "BindFailed"
     MEMBER_LOST = "MemberLost"
     MEMBERS_MISSING = "MembersMissing"
+    NO_PLACEMENT_EVEN_IF_EVICTED = "NoPlacementEvenIfEvicted"
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
     INSUFFICIENT_NODES = "InsufficientNodes"
     FRAGMENTED = "Fragmented"
@@ -94,6 +97,7 @@ class Passed(StrEnum):
 class EvictionReason(StrEnum):
     """Why an attempt ended before its Job finished. Written by the queue gate alone."""
 
+    PREEMPTED = "Preempted"
     CAPACITY_TIMEOUT = "CapacityTimeout"
     CAPACITY_FAILED = "CapacityFailed"
     START_TIMEOUT = "StartTimeout"

@@ -128,6 +128,7 @@ def retried(workload: Workload, now: datetime) -> Workload:
             attempt=attempt,
             reservation=before.reservation + 1,
             admission=None,
+            preemption=None,
             retry_at=now + timedelta(seconds=backoff_seconds(workload.metadata.uid, before.attempt)),
             traceparent=traceparent(workload.metadata.uid, attempt),
             history=before.history.moved(WAIT, now=now, attempt=attempt, result="retried"),

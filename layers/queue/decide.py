@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from contracts.base import ObjectMeta, OwnerReference
+from contracts.base import ObjectMeta
 from contracts.conditions import find, is_true
 from contracts.kinds import CapacityRequest, ClusterQueue, PodGroup, Workload
 from contracts.kinds.capacity import CapacityState
@@ -29,13 +29,16 @@ from contracts.kinds.workload import (
     WorkloadSpec,
     WorkloadState,
 )
-from contracts.names import WORKLOAD_FINALIZER, workload_name
+from contracts.names import WORKLOAD_FINALIZER
 from contracts.reasons import EvictionReason, Passed, Reason
-from contracts.verdicts import MAX_OBJECTS, Blocker
+from contracts.verdicts import MAX_OBJECTS, Blocker, Verdict
 from layers.queue import attempts
+from layers.queue.lines import Lines
+from layers.queue.making import key_of, workload_of
 from layers.queue.obstacles import is_draining, queues_of, readable_demands, standing_obstacles
-from layers.queue.order import Waiting, could_run, in_turn
-from layers.queue.quota import Assigned, Charges, assign, exceeds_maximum, stands
+from layers.queue.order import Waiting, in_turn, overtaking
+from layers.queue.preempting import Preempting, remembered, without_plan
+from layers.queue.quota import Assigned, Charges, assign, stands, taken_by
 from layers.queue.snapshot import (
     Decision,
     DeleteWorkload,
@@ -62,15 +65,6 @@ from layers.queue.verdicts import (
 )
 
 _HELD_BACK = (WorkloadState.PENDING, WorkloadState.RESERVED)
-_PASSING = (
-    Reason.QUOTA_EXCEEDED,
-    Reason.BORROWING_LIMIT_REACHED,
-    Reason.COHORT_EXHAUSTED,
-    Reason.BEHIND_HEAD,
-    Reason.BACKOFF,
-)
-"""What passes by itself when others end, or with time."""
-_OF_QUOTA = (*_PASSING, Reason.EXCEEDS_MAX_QUOTA, Reason.NO_MATCHING_FLAVOR, Reason.FLAVOR_TAINT_NOT_TOLERATED)
 
 
 def decide(world: Snapshot, now: datetime) -> Decision:
@@ -86,12 +80,12 @@ class _Pass:
     def __init__(self, world: Snapshot, now: datetime) -> None:
         self.world, self.now = world, now
         self.charges = Charges(world.quota.unused())
-        self.waiting: dict[str, Waiting] = {}
+        self.lines = Lines(world, now)
+        self.preempting = Preempting(world, self.charges, now)
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
         self.rewritten: set[str] = set()
         self.faults: list[tuple[str, str]] = []
-        self.fitting: dict[tuple[str, str], bool] = {}
         self.steps: list[Step] = []
         self.wake_at: datetime | None = None
         self.refresh = max(REFRESH, timedelta(milliseconds=20) * len(world.workloads))
@@ -102,8 +96,8 @@ class _Pass:
             if workload.charge_cause and workload.status.admission:
                 self.charges.add(workload.status.admission)
         for job in sorted(self.world.jobs.values(), key=lambda j: (j.asked.created_at, j.uid)):
-            if _key_of(job) not in known and _key_of(job) not in self.world.set_aside:
-                self._isolated(_key_of(job), partial(self._new, job))
+            if key_of(job) not in known and key_of(job) not in self.world.set_aside:
+                self._isolated(key_of(job), partial(self._new, job))
         for workload in in_turn(self.world.workloads.values()):
             if not self._isolated(workload.key, partial(self._one, workload)):
                 self._isolated(workload.key, partial(self._undecidable, workload))
@@ -135,8 +129,8 @@ class _Pass:
         if job.deleted or job.finished:
             return
         if not job.suspended:
-            self.steps.append(SuspendJob(job, _key_of(job)))
-        self.steps.append(MakeWorkload(_workload_of(job)))
+            self.steps.append(SuspendJob(job, key_of(job)))
+        self.steps.append(MakeWorkload(workload_of(job)))
 
     def _one(self, workload: Workload) -> None:
         if workload.spec.job.kind not in self.world.kinds:
@@ -248,8 +242,8 @@ class _Pass:
 
     def _pending(self, workload: Workload, old: Workload, job: JobView) -> None:
         obstacles, assigned = self._obstacles(workload, job)
+        group, request = self._behind(workload)
         if not obstacles and assigned.admission:
-            group, request = self._behind(workload)
             workload = attempts.reserved(workload, assigned.admission, self.now)
             if workload.size == 0:
                 self._admit(attempts.charged(workload, ChargeCause.PLACED, self.now, waits=False), old)
@@ -257,8 +251,9 @@ class _Pass:
             self._stand_in_line(workload, obstacles)
             self._say(workload, old, blockers_behind(workload, group, request), Passed.QUOTA_RESERVED)
         else:
+            workload, planned = self._preempt(workload, obstacles)
             self._stand_in_line(workload, obstacles)
-            self._say(workload, old, obstacles, Passed.QUOTA_RESERVED)
+            self._say(workload, old, [*obstacles, *planned], Passed.QUOTA_RESERVED)
 
     def _reserved(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
         # What was reserved before the job got a problem stays reserved: only its template is what it is reserved for.
@@ -279,12 +274,13 @@ class _Pass:
         fits = fits or (standing is not None and assigned.admission == standing)
         group, request = self._behind(workload)
         cause = _cause(workload, group, request)
-        line = self._line(workload, queue.spec.max_overtakes)
-        forbidding = line.forbidding(workload, MAX_OBJECTS)
+        line = self.lines.of(queue)
+        takes = taken_by(standing if fits else assigned.admission)
+        forbidding = self._forbidding(workload, queue, standing if fits else assigned.admission)
         if cause and (not fits or forbidding[0]):
             self._lose(workload, old, job, "ComesSecond", "others were charged first")
         elif cause:
-            counted = line.to_count(workload)
+            counted = line.to_count(workload, takes)
             if counted:  # first, and alone: a crash in between may count one too many, never one too few
                 for key in counted:
                     self._count(key, workload, line)
@@ -299,8 +295,11 @@ class _Pass:
             self._stand_in_line(again, ())
             self._say(again, old, blockers_behind(again, group, request), Passed.QUOTA_RESERVED)
         else:
+            own = [*assigned.blockers, *_behind_head(queue.key, *forbidding), *map(invalid, job.problems)]
+            workload, planned = self._preempt(workload, own)
             self._stand_in_line(workload, assigned.blockers)
             blockers = (
+                *planned,
                 *assigned.blockers,
                 *_behind_head(queue.key, *forbidding),
                 *blockers_behind(workload, group, request),
@@ -318,6 +317,8 @@ class _Pass:
         waited_until = self._deadline(workload, QUOTA_CHARGED, workload.spec.capacity_timeout_seconds)
         if cause:
             self._evict(workload, old, *cause)
+        elif self._makes_way(workload, old):
+            pass
         elif placed:
             self._admit(workload, old)
         elif bought in (CapacityState.REFUSED, CapacityState.FAILED):
@@ -342,6 +343,8 @@ class _Pass:
         cause = self._ended_by_people(workload, job, same)
         if cause:
             self._evict(workload, old, *cause)
+            return
+        if self._makes_way(workload, old):
             return
         if answer is PodGroupState.ROLLED_BACK:
             self._evict(workload, old, EvictionReason.ROLLED_BACK, "the gang could not be bound whole")
@@ -378,7 +381,7 @@ class _Pass:
                 assigned = Assigned(_nothing(workload, queue.key))
             else:
                 assigned = assign(demands, queue, self.world.flavors, self.charges)
-                forbidding = self._line(workload, queue.spec.max_overtakes).forbidding(workload, MAX_OBJECTS)
+                forbidding = self._forbidding(workload, queue, assigned.admission)
                 obstacles += [*assigned.blockers, *_behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
         if retry_at and self.now < retry_at:
@@ -397,41 +400,40 @@ class _Pass:
 
     # ---- who is in line ---------------------------------------------------------------------------------------------
 
-    def _line(self, workload: Workload, max_overtakes: int) -> Waiting:
-        _, queue = queues_of(workload, self.world)
-        assert queue is not None  # asked only of Workloads that have one
-        return self.waiting.setdefault(queue.key, Waiting(max_overtakes))
+    def _forbidding(
+        self, workload: Workload, queue: ClusterQueue, admission: Admission | None
+    ) -> tuple[list[str], int]:
+        """Those whom this one may not pass: the queue's own line, and for whom others are being evicted."""
+        keys, more = self.lines.of(queue).forbidding(workload, taken_by(admission), MAX_OBJECTS)
+        keys += [key for key in self.preempting.keeping(workload, admission) if key not in keys]
+        return keys[:MAX_OBJECTS], more + max(0, len(keys) - MAX_OBJECTS)
+
+    def _preempt(self, workload: Workload, obstacles: list[Blocker]) -> tuple[Workload, list[Blocker]]:
+        workload, said, at = self.preempting.go_on(workload, *self._behind(workload), obstacles)
+        if at is not None:
+            self._wake(at)
+        return workload, said
+
+    def _makes_way(self, workload: Workload, old: Workload) -> bool:
+        """Evict it if that was decided for another gang."""
+        found = self.preempting.preemptor_of(workload)
+        if found is None:
+            return False
+        preemptor, cause = found
+        said = f"{preemptor.key} goes first ({cause})"
+        self._evict(remembered(workload, preemptor), old, EvictionReason.PREEMPTED, said)
+        return True
 
     def _stand_in_line(self, workload: Workload, obstacles: tuple[Blocker, ...] | list[Blocker]) -> None:
-        """Let those behind know of this one, if it could run when others end.
-
-        Of the obstacles only those that a person must remove keep it out. What is said of quota and flavors does not
-        tell: one flavor that does not suit the gang is no matter while another one is only taken.
-        """
-        _, queue = queues_of(workload, self.world)
-        if queue is None or any(b.reason not in _OF_QUOTA for b in obstacles):
-            return
-        group, request = self._behind(workload)
-        if not could_run(workload, group, request):
-            return
-        if all(b.reason in _PASSING for b in obstacles) or self._fits_alone(workload, queue):
-            self._line(workload, queue.spec.max_overtakes).add(workload)
-
-    def _fits_alone(self, workload: Workload, queue: ClusterQueue) -> bool:
-        """Whether the gang would fit its queue if nothing were charged. Alike gangs are asked once a pass."""
-        asked = queue.key, workload.spec.template_hash
-        if asked not in self.fitting:
-            demands, unreadable = readable_demands(workload)
-            self.fitting[asked] = not unreadable and not exceeds_maximum(
-                demands, queue, self.world.flavors, self.world.quota.unused()
-            )
-        return self.fitting[asked]
+        kept_at = self.lines.stand(workload, obstacles, *self._behind(workload))
+        if kept_at is not None:
+            self._wake(kept_at)
 
     def _keep_in_line(self, workload: Workload, job: JobView) -> None:
         """The place of a Workload on which nothing is decided in this pass."""
         if workload.state in _HELD_BACK:
             _, queue = queues_of(workload, self.world)
-            if queue and self._fits_alone(workload, queue):
+            if queue and self.lines.fits_alone(workload, queue):
                 self._stand_in_line(workload, standing_obstacles(workload, job, self.world))
 
     def _count(self, key: str, younger: Workload, line: Waiting) -> None:
@@ -447,17 +449,22 @@ class _Pass:
 
     # ---- writes -----------------------------------------------------------------------------------------------------
 
+    def _count_charge(self, workload: Workload, old: Workload) -> Workload:
+        if old.charge_cause or not workload.status.admission:
+            return workload
+        self.charges.add(workload.status.admission)
+        self.preempting.charged(workload)
+        return without_plan(workload, "Charged", "the gang is charged", self.now)
+
     def _charge(self, workload: Workload, old: Workload) -> None:
-        if not old.charge_cause and workload.status.admission:
-            self.charges.add(workload.status.admission)
+        workload = self._count_charge(workload, old)
         group, request = self._behind(workload)
         blockers = blockers_behind(workload, group, request)
         verdict = verdict_of(workload, blockers, Passed.QUOTA_CHARGED, self.now)
         self.charging.append(PutWorkload(with_verdict(workload, verdict, self.now), old, charges=True))
 
     def _admit(self, workload: Workload, old: Workload) -> None:
-        if not old.charge_cause and workload.status.admission:
-            self.charges.add(workload.status.admission)
+        workload = self._count_charge(workload, old)
         workload = attempts.admitted(workload, self.now)
         verdict = verdict_of(workload, (), Passed.ADMITTED, self.now)
         self.charging.append(PutWorkload(with_verdict(workload, verdict, self.now), old, charges=True))
@@ -483,7 +490,7 @@ class _Pass:
         self, workload: Workload, old: Workload, blockers: tuple[Blocker, ...] | list[Blocker], way: Passed
     ) -> None:
         """Put the verdict on the Workload; if nothing but numbers would change, not too often."""
-        verdict = verdict_of(workload, blockers, way, self.now)
+        verdict = self._with_overtakings(verdict_of(workload, blockers, way, self.now), workload)
         before = old.status.verdict
         if workload.status == old.status:
             if verdict == before:
@@ -497,6 +504,16 @@ class _Pass:
                     self._wake(due)
                     return
         self._put(with_verdict(workload, verdict, self.now), old)
+
+    def _with_overtakings(self, verdict: Verdict, workload: Workload) -> Verdict:
+        """Said of who waits and was overtaken: how often, of how often it may be."""
+        _, queue = queues_of(workload, self.world)
+        times = len(workload.status.overtaken_by)
+        if not times or not verdict.blockers or queue is None or workload.state not in _HELD_BACK:
+            return verdict
+        most = overtaking(queue.spec).most
+        of = f" of {most}" if most is not None else ""
+        return verdict.but(message=f"{verdict.message}; overtaken {times}{of} times")
 
     def _put(self, new: Workload, old: Workload) -> None:
         if new.status != old.status:
@@ -573,22 +590,3 @@ def _spec_of(job: JobView, workload: Workload) -> WorkloadSpec:
         capacity_timeout_seconds=said.capacity_timeout_seconds,
         start_timeout_seconds=said.start_timeout_seconds,
     )
-
-
-def _key_of(job: JobView) -> str:
-    return f"{job.namespace}/{workload_name(job.asked.job.kind, job.asked.job.name, job.uid)}"
-
-
-def _workload_of(job: JobView) -> Workload:
-    asked = job.asked.job
-    owner = OwnerReference(
-        api_version=asked.api_version, kind=asked.kind, name=asked.name, uid=asked.uid, controller=True,
-        block_owner_deletion=True,
-    )  # fmt: skip
-    meta = ObjectMeta(
-        name=workload_name(asked.kind, asked.name, job.uid),
-        namespace=job.namespace,
-        finalizers=(WORKLOAD_FINALIZER,),
-        owner_references=(owner,),
-    )
-    return Workload(metadata=meta, spec=job.asked)

@@ -206,7 +206,7 @@ class Preemption(Contract):
 
 
 class FairSharing(Contract):
-    """How much this one counts beside its siblings when quota is shared. Where one of a tree has it, all are weighed."""
+    """How much this one counts beside its siblings. Where one node of a tree has it, the shares of all are weighed."""
 
     weight: Quantity = Field(
         default="1",

@@ -77,7 +77,7 @@ def no_finalizer(m: Patch) -> None:
         found = make(job)
         return found.but(metadata=found.metadata.but(finalizers=()))
 
-    m.setattr(queue, "_workload_of", made)
+    m.setattr(queue, "workload_of", made)
 
 
 def reservation_keeps_its_number(m: Patch) -> None:

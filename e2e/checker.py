@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Protocol
 
+from e2e.lending import Lending, Quota
+
 Json = dict[str, Any]
 Objects = Mapping[str, list[Json]]
 Amounts = Counter[str]
 
 KINDS = (
     "Workload", "PodGroup", "CapacityRequest", "NodeClaim", "NodePool", "Node", "Pod", "Job", "ClusterQueue",
-    "ResourceFlavor", "LocalQueue",
+    "Cohort", "ResourceFlavor", "LocalQueue",
 )  # fmt: skip
 REST = 0.5
 """Seconds between two readings."""
@@ -161,21 +163,43 @@ class _Reckoning:
                         yield f"Workload {key} says that it uses {said} {resource}, its members ask for {uses}"
                     if _true(workload, "QuotaCharged"):
                         charged[admission["clusterQueue"]][f"{flavor} {resource}"] += uses
+        lending = self._lending(charged)
         for name, queue in self.of["ClusterQueue"].items():
-            yield from self._queue(name, queue, charged[name])
+            yield from self._queue(name, queue, charged[name], lending)
+        for name, cohort in self.of["Cohort"].items():
+            yield from self._cohort(name, cohort, lending)
         for workload in self.of["Workload"].values():
-            yield from self._quota_verdict(workload, charged)
+            yield from self._quota_verdict(workload, lending)
 
-    def _queue(self, name: str, queue: Json, charged: Amounts) -> Iterator[str]:
-        for key, limit in _quotas(queue).items():
-            if charged[key] > limit and not _true(queue, "OverQuota"):
-                yield f"ClusterQueue {name}: {charged[key]} {key} are charged, the quota is {limit}"
+    def _lending(self, charged: Mapping[str, Amounts]) -> dict[str, Lending]:
+        """By ``flavor resource``: every queue and cohort, those that have nothing of it included."""
+        queues = {name: (q, q["spec"].get("cohortName")) for name, q in self.of["ClusterQueue"].items()}
+        cohorts = {f"cohort {name}": (c, c["spec"].get("parentName")) for name, c in self.of["Cohort"].items()}
+        every = {
+            name: (_quotas(o), f"cohort {above}" if above else None) for name, (o, above) in (queues | cohorts).items()
+        }
+        keys = {key for quotas, _ in every.values() for key in quotas} | {k for one in charged.values() for k in one}
+        return {
+            key: Lending(
+                {name: quotas.get(key, Quota(None))._replace(parent=above) for name, (quotas, above) in every.items()},
+                {name: one[key] for name, one in charged.items()},
+            )
+            for key in keys
+        }
+
+    def _queue(self, name: str, queue: Json, charged: Amounts, lending: Mapping[str, Lending]) -> Iterator[str]:
+        for key, quota in _quotas(queue).items():
+            if charged[key] > quota.nominal and lending[key].free(name) < 0 and not _true(queue, "OverQuota"):
+                yield f"ClusterQueue {name}: {charged[key]} {key} are charged, the quota is {quota.nominal}"
         for flavor in _status(queue).get("flavorsUsage") or []:
             for usage in flavor["resources"]:
+                key = f"{flavor['name']} {usage['name']}"
                 said = amount(usage.get("charged", 0), usage["name"])
-                really = charged[f"{flavor['name']} {usage['name']}"]
+                if said != charged[key]:
+                    yield f"ClusterQueue {name} says that {said} {key} are charged: {charged[key]}"
+                said, really = amount(usage.get("borrowed", 0), usage["name"]), lending[key].borrowed(name)
                 if said != really:
-                    yield f"ClusterQueue {name} says that {said} {flavor['name']} {usage['name']} are charged: {really}"
+                    yield f"ClusterQueue {name} says that {said} {key} are borrowed: {really}"
         admitted = sum(
             _true(w, "Admitted") and not _true(w, "Evicted") and not _true(w, "Finished") and not _ending(w)
             and (_status(w).get("admission") or {}).get("clusterQueue") == name
@@ -185,23 +209,37 @@ class _Reckoning:
         if said != admitted:
             yield f"ClusterQueue {name} says that {said} Workloads are admitted: {admitted}"
 
-    def _quota_verdict(self, workload: Json, charged: Mapping[str, Amounts]) -> Iterator[str]:
+    def _cohort(self, name: str, cohort: Json, lending: Mapping[str, Lending]) -> Iterator[str]:
+        me = f"cohort {name}"
+        for flavor in _status(cohort).get("flavorsUsage") or []:
+            for usage in flavor["resources"]:
+                one = lending[f"{flavor['name']} {usage['name']}"]
+                truth = {"shared": one.subtree(me), "charged": one.used(me), "borrowed": one.borrowed(me)}
+                said = {field: amount(usage.get(field, 0), usage["name"]) for field in truth}
+                yield from _compared(f"Cohort {name}: {flavor['name']} {usage['name']}", said, truth)
+        for one in lending.values():
+            active = next((c for c in _status(cohort).get("conditions") or [] if c["type"] == "Active"), None)
+            if active and (active["reason"] == "CohortCycle") != one.below_circle(me):
+                yield f"Cohort {name} says {active['reason']}, its parents say otherwise"
+                return
+
+    def _quota_verdict(self, workload: Json, lending: Mapping[str, Lending]) -> Iterator[str]:
         if len(workload["spec"]["podSets"]) != 1 or _true(workload, "QuotaCharged") or _ending(workload):
             return
         pod_set = workload["spec"]["podSets"][0]
         one = asked(pod_set["template"].get("spec") or {})
         for b in _blockers(workload):
-            queue = self.of["ClusterQueue"].get(b.get("queue", ""))
-            if b["reason"] not in ("QuotaExceeded", "ExceedsMaxQuota") or queue is None:
+            name, reason = b.get("queue", ""), b["reason"]
+            if reason not in _OF_QUOTA or name not in self.of["ClusterQueue"]:
                 continue
-            key, resource = f"{b['flavor']} {b['resource']}", b["resource"]
-            limit = _quotas(queue).get(key, 0)
-            wants = one[resource] * pod_set["count"]
-            free = max(0, limit - charged[b["queue"]][key])
-            truth = {"requested": wants, "limit": limit, "available": free, "needed": wants - free}
-            yield from _compared(f"Workload {_key(workload)}: {b['reason']} of {key}", b, truth)
-            if b["reason"] == "ExceedsMaxQuota" and wants <= limit:
-                yield f"Workload {_key(workload)} is told that it can never fit: {wants} {key} of {limit}"
+            key = f"{b['flavor']} {b['resource']}"
+            wants = one[b["resource"]] * pod_set["count"]
+            yield from _compared(
+                f"Workload {_key(workload)}: {reason} of {key}", b, _quota_truth(reason, name, b, wants, lending[key])
+            )
+            if reason == "ExceedsMaxQuota" and wants <= lending[key].most(name):
+                most = lending[key].most(name)
+                yield f"Workload {_key(workload)} is told that it can never fit: {wants} {key} of {most}"
 
     # ---- pods and nodes ----------------------------------------------------------------------------------------------
 
@@ -404,10 +442,38 @@ def _compared(about: str, said: Json, truth: Mapping[str, int]) -> Iterator[str]
             yield f"{about} says {field} {said.get(field)}: {value}"
 
 
-def _quotas(queue: Json) -> dict[str, int]:
+_OF_QUOTA = ("QuotaExceeded", "BorrowingLimitReached", "CohortExhausted", "ExceedsMaxQuota")
+
+
+def _quota_truth(reason: str, name: str, b: Json, wants: int, lending: Lending) -> dict[str, int]:
+    """The numbers of an obstacle of quota as they ought to be."""
+    if reason == "ExceedsMaxQuota":
+        most = lending.most(name)
+        return {"requested": wants, "limit": most, "needed": wants - most}
+    free = max(0, lending.free(name))
+    truth = {"requested": wants, "available": free, "needed": wants - free}
+    whose = f"cohort {b['cohort']}" if b.get("cohort") else name
+    match reason:
+        case "QuotaExceeded":
+            return {**truth, "limit": lending.quotas[name].nominal}
+        case "CohortExhausted":
+            return {**truth, "limit": lending.subtree(lending.root(name))}
+        case _:
+            limit = lending.quotas[whose].borrowing
+            return {**truth, "limit": -1 if limit is None else limit}
+
+
+def _quotas(holder: Json) -> dict[str, Quota]:
+    """By ``flavor resource``: what a queue or cohort has, without the cohort above it."""
+
+    def limit(r: Json, field: str) -> int | None:
+        return amount(r[field], r["name"]) if field in r else None
+
     return {
-        f"{flavor['name']} {r['name']}": amount(r["nominalQuota"], r["name"])
-        for group in queue["spec"].get("resourceGroups") or []
+        f"{flavor['name']} {r['name']}": Quota(
+            None, amount(r["nominalQuota"], r["name"]), limit(r, "borrowingLimit"), limit(r, "lendingLimit")
+        )
+        for group in holder["spec"].get("resourceGroups") or []
         for flavor in group["flavors"]
         for r in flavor["resources"]
     }

@@ -29,8 +29,24 @@ def a_queue(quota: object, **spec: object) -> Json:
         (a_queue("8", nominal="8"), 'unknown field "spec.nominal"'),
         (a_queue("8", maxOvertakes=-1), "maxOvertakes"),
         (a_queue("8", stopPolicy="Perhaps"), "stopPolicy"),
+        (a_queue("8", queueingStrategy="StrictFIFO"), "this strategy does not act yet: leave queueingStrategy out"),
+        (a_queue("8", fairSharing={"weight": 2}), "shares are not weighed yet: leave weight out, or write 1"),
+        (
+            a_queue("8", preemption={"reclaimWithinCohort": "Any"}),
+            "nobody is preempted yet: leave reclaimWithinCohort out, or write Never",
+        ),
     ],
-    ids=["negative", "negative-number", "garbage", "unknown-field", "below-bound", "unknown-value"],
+    ids=[
+        "negative",
+        "negative-number",
+        "garbage",
+        "unknown-field",
+        "below-bound",
+        "unknown-value",
+        "no-strategy-yet",
+        "no-weights-yet",
+        "no-preemption-yet",
+    ],
 )
 async def test_a_bad_cluster_queue_is_refused_at_the_door_with_a_sentence(
     cluster: Cluster, body: Json, words: str

@@ -57,21 +57,47 @@ class World:
         await eventually(f"node {full} is ready", ready)
         return full
 
-    async def queue(self, gpus: int, *, name: str = "team", cpu: int = 1000, **spec: object) -> str:
-        """A ClusterQueue of the story's flavor with the quota, and a LocalQueue of the same name for it."""
+    async def queue(
+        self,
+        gpus: int,
+        *,
+        name: str = "team",
+        cpu: int = 1000,
+        cohort: str | None = None,
+        limits: Json | None = None,
+        **spec: object,
+    ) -> str:
+        """A ClusterQueue of the story's flavor with the quota, and a LocalQueue of the same name for it.
+
+        ``cohort``: the story's Cohort of this name, which need not exist; ``limits`` are of the GPUs there.
+        """
         full = f"{self.name}-{name}"
         with suppress(Refused):
             await self.cluster.create(
                 self._kind("ResourceFlavor", self.name, {"nodeLabels": {"story": self.name}}, None)
             )
-        resources = [{"name": "cpu", "nominalQuota": str(cpu)}, {"name": GPU, "nominalQuota": str(gpus)}]
-        group = {
-            "coveredResources": ["cpu", GPU],
-            "flavors": [{"name": self.name, "resources": resources}],
-        }
+        if cohort is not None:
+            spec = {"cohortName": f"{self.name}-{cohort}", **spec}
+        group = self._gpus(gpus, cpu, limits or {})
         await self.cluster.create(self._kind("ClusterQueue", full, {"resourceGroups": [group], **spec}, None))
         await self.cluster.create(self._kind("LocalQueue", name, {"clusterQueue": full}, self.name))
         return name
+
+    async def cohort(self, name: str, *, parent: str | None = None, gpus: int = 0) -> str:
+        """A Cohort of the story, with GPUs of its own."""
+        full = f"{self.name}-{name}"
+        spec: Json = {"resourceGroups": [self._gpus(gpus, 0, {})]}
+        if parent is not None:
+            spec["parentName"] = f"{self.name}-{parent}"
+        await self.cluster.create(self._kind("Cohort", full, spec, None))
+        return full
+
+    def _gpus(self, gpus: int, cpu: int, limits: Json) -> Json:
+        resources = [
+            {"name": "cpu", "nominalQuota": str(cpu)},
+            {"name": GPU, "nominalQuota": str(gpus), **limits},
+        ]
+        return {"coveredResources": ["cpu", GPU], "flavors": [{"name": self.name, "resources": resources}]}
 
     async def node_class(self, name: str = "cloud", **spec: object) -> str:
         """A class with one instance type: one GPU, in one zone, at 2 an hour. ``spec`` replaces parts of it."""

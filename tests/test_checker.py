@@ -190,6 +190,10 @@ LIES: dict[str, tuple[Callable[[dict[str, list[Json]]], object], str]] = {
         said("Workload", "late", reason="ExceedsMaxQuota"),
         "Workload team/late is told that it can never fit: 7 any nvidia.com/gpu of 10",
     ),
+    "borrowed": (
+        lambda o: status_of(o, "ClusterQueue", "red")["flavorsUsage"][0]["resources"][0].update(borrowed="1"),
+        "ClusterQueue red says that 1 any nvidia.com/gpu are borrowed: 0",
+    ),
     "runs uncharged": (
         lambda o: o["Pod"].append(pod("waits", 0, "rack")),
         "Workload team/waits has 1 members on nodes and no quota is charged",
@@ -271,6 +275,86 @@ LIES: dict[str, tuple[Callable[[dict[str, list[Json]]], object], str]] = {
 @pytest.mark.parametrize(("lie", "sentence"), LIES.values(), ids=LIES)
 def test_a_lie_is_told(lie: Callable[[dict[str, list[Json]]], object], sentence: str) -> None:
     objects = copy.deepcopy(a_cluster())
+    lie(objects)
+
+    assert sentence in differences(objects)
+
+
+def a_cohort(**changes: Any) -> dict[str, list[Json]]:
+    """red of ten and blue of four lend one another; red borrows two, and ``late`` asks for more than is left."""
+    red, blue = queue(10, 12, 0), queue(4, 0, 0)
+    red["status"]["flavorsUsage"][0]["resources"][0]["borrowed"] = "2"
+    blue["metadata"]["name"] = "blue"
+    for one in (red, blue):
+        one["spec"]["cohortName"] = "all"
+    usage = {"name": GPU, "nominal": "0", "shared": "14", "charged": "12", "borrowed": "0"}
+    cohort: Json = {
+        "metadata": {"name": "all"},
+        "spec": {},
+        "status": {
+            "flavorsUsage": [{"name": "any", "resources": [{**usage, **changes}]}],
+            "conditions": [{"type": "Active", "status": "True", "reason": "Ready"}],
+        },
+    }
+    lacks = blocker(
+        "CohortExhausted", queue="red", cohort="all", flavor="any", requested=7, available=2, needed=5, limit=14
+    )
+    workloads = [workload("runs", 12, "QuotaReserved", "QuotaCharged"), workload("late", 7, **lacks)]
+    return {"Workload": workloads, "ClusterQueue": [red, blue], "Cohort": [cohort]}
+
+
+def borrows_too_much(o: dict[str, list[Json]]) -> None:
+    """red may borrow one and has borrowed two."""
+    o["ClusterQueue"][0]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["borrowingLimit"] = "1"
+
+
+COHORT_LIES: dict[str, tuple[Callable[[dict[str, list[Json]]], object], str]] = {
+    "borrowed": (
+        lambda o: status_of(o, "ClusterQueue", "red")["flavorsUsage"][0]["resources"][0].update(borrowed="0"),
+        "ClusterQueue red says that 0 any nvidia.com/gpu are borrowed: 2",
+    ),
+    "shared": (
+        lambda o: status_of(o, "Cohort", "all")["flavorsUsage"][0]["resources"][0].update(shared="10"),
+        "Cohort all: any nvidia.com/gpu says shared 10: 14",
+    ),
+    "used": (
+        lambda o: status_of(o, "Cohort", "all")["flavorsUsage"][0]["resources"][0].update(charged="2"),
+        "Cohort all: any nvidia.com/gpu says charged 2: 12",
+    ),
+    "over what may be borrowed": (
+        borrows_too_much,
+        "ClusterQueue red: 12 any nvidia.com/gpu are charged, the quota is 10",
+    ),
+    "over the cohort": (
+        lambda o: o["ClusterQueue"].pop(),
+        "ClusterQueue red: 12 any nvidia.com/gpu are charged, the quota is 10",
+    ),
+    "left": (
+        said("Workload", "late", available=3),
+        "Workload team/late: CohortExhausted of any nvidia.com/gpu says available 3: 2",
+    ),
+    "limit": (
+        said("Workload", "late", reason="BorrowingLimitReached", cohort=None),
+        "Workload team/late: BorrowingLimitReached of any nvidia.com/gpu says limit 14: -1",
+    ),
+    "never": (
+        said("Workload", "late", reason="ExceedsMaxQuota"),
+        "Workload team/late is told that it can never fit: 7 any nvidia.com/gpu of 14",
+    ),
+    "circle": (
+        lambda o: o["Cohort"][0]["spec"].update(parentName="all"),
+        "Cohort all says Ready, its parents say otherwise",
+    ),
+}
+
+
+def test_a_cohort_that_is_right_differs_in_nothing() -> None:
+    assert differences(a_cohort()) == []
+
+
+@pytest.mark.parametrize(("lie", "sentence"), COHORT_LIES.values(), ids=COHORT_LIES)
+def test_a_lie_about_a_cohort_is_told(lie: Callable[[dict[str, list[Json]]], object], sentence: str) -> None:
+    objects = a_cohort()
     lie(objects)
 
     assert sentence in differences(objects)

@@ -58,7 +58,7 @@ def members_of(gang: Gang, known_nodes: Mapping[str, object]) -> Members:
         demanded = pod_set_of(pod, pod_sets)
         if demanded is None or pod.namespace != gang.workload.metadata.namespace:
             continue
-        if pod.phase == DONE:
+        if pod.done:
             succeeded[demanded.name] += 1
         if pod.attempt != attempt:
             continue

@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,7 +30,6 @@ from layers.gang.feasibility import unusable
 from layers.gang.settings import times_from
 from layers.gang.snapshot import (
     CORDON,
-    DONE,
     BindFailure,
     Demand,
     Gang,
@@ -194,11 +194,15 @@ class GangGate:
             self._own_binds.pop(row.uid, None)
         elif row.uid in self._own_binds:  # an event from before our bind
             row = row.on(self._own_binds[row.uid])
+        before = self._pod_rows.get(key)
+        if before is not None and before.uid == row.uid:
+            let_go = before.failed_its_job or (before.terminating and not before.over)
+            row = replace(row, failed_its_job=True) if let_go else row
         self._set_pod(key, row)
 
     def _remember(self, row: PodRow) -> None:
         """A member that has succeeded is done, also when its pod is deleted before its job ends."""
-        if row.phase == DONE and row.job_uid and row.attempt:
+        if row.done and row.job_uid and row.attempt:
             self._succeeded[row.job_uid][row.uid] = row
 
     def _set_pod(self, key: str, row: PodRow | None) -> None:

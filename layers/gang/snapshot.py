@@ -72,11 +72,18 @@ class PodRow:
     tolerations: tuple[Toleration, ...]
     reason: str
     message: str
+    failed_its_job: bool = False
+    """It was deleted before it had ended: its Job counts it as failed and replaces it, however it ends."""
 
     @property
     def over(self) -> bool:
         """Whether it has ended, and takes nothing of its node any more."""
         return self.phase in (DONE, FAILED)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has succeeded, and its Job counts it so."""
+        return self.phase == DONE and not self.failed_its_job
 
     def on(self, node: str) -> PodRow:
         """The same pod bound to ``node``."""

@@ -23,12 +23,15 @@ from contracts.kinds.workload import (
 )
 from contracts.reasons import EvictionReason
 from contracts.traces import traceparent
+from layers.queue.fallback import with_failed_flavors
 
 WAIT = "wait"
 CAPACITY_HOLD = "capacity_hold"
 ENDING = "ending"
 ADMISSION = "admission"
 """The ended state that stands for the whole attempt: it becomes the root span."""
+
+_OF_FLAVOR = (EvictionReason.CAPACITY_FAILED, EvictionReason.CAPACITY_TIMEOUT)
 
 FIRST_BACKOFF = 1.0
 LONGEST_BACKOFF = 60.0
@@ -96,13 +99,15 @@ def admitted(workload: Workload, now: datetime) -> Workload:
     moved = _conditions(workload, now, (ADMITTED, True, "Placed", "every member has a node"))
     attempt = moved.status.attempt
     history = moved.status.history.moved(None, now=now, attempt=attempt, result="admitted")
-    return moved.but(status=moved.status.but(history=history))
+    return moved.but(status=moved.status.but(history=history, failed_flavors=()))
 
 
 def evicted(
     workload: Workload, reason: EvictionReason, message: str, group: PodGroup | None, now: datetime
 ) -> Workload:
     """The attempt ends. What it was charged stays charged until it has left nothing behind."""
+    if reason in _OF_FLAVOR:
+        workload = with_failed_flavors(workload, now)
     history = workload.status.history.moved(
         ENDING, now=now, attempt=workload.status.attempt, result=reason.value, error=True
     )

@@ -26,15 +26,16 @@ from contracts.kinds.workload import (
     Admission,
     ChargeCause,
     PodSetAssignment,
-    WorkloadSpec,
     WorkloadState,
 )
 from contracts.names import WORKLOAD_FINALIZER
 from contracts.reasons import EvictionReason, Passed, Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker, Verdict
 from layers.queue import attempts
+from layers.queue.demands import Demand
+from layers.queue.fallback import failed_flavors, fallback, is_hopeless, with_failed_flavors
+from layers.queue.intake import key_of, spec_of, workload_of
 from layers.queue.lines import Lines
-from layers.queue.making import key_of, workload_of
 from layers.queue.obstacles import is_draining, queues_of, readable_demands, standing_obstacles
 from layers.queue.order import Waiting, in_turn, overtaking
 from layers.queue.preempting import Preempting, remembered, without_plan
@@ -223,7 +224,7 @@ class _Pass:
             self.steps.append(SuspendJob(job, workload.key))
         asked, said = job.asked, workload.spec
         same = not job.readable or (asked.template_hash, asked.queue_name) == (said.template_hash, said.queue_name)
-        wanted = _spec_of(job, workload)
+        wanted = spec_of(job, workload)
         # What a reservation or a charge was given for is rewritten when it is lost; priority and clocks at any time.
         if wanted != said and (same or state is WorkloadState.PENDING):
             self.steps.append(RewriteSpec(old.but(spec=wanted), old))
@@ -269,7 +270,7 @@ class _Pass:
         standing = workload.status.admission
         assert queue is not None  # no obstacle: it exists
         fits = standing is not None and stands(standing, demands, queue, self.world.flavors, self.charges)
-        assigned = Assigned(standing) if fits else assign(demands, queue, self.world.flavors, self.charges)
+        assigned = Assigned(standing) if fits else self._assign(workload, demands, queue)
         # A reservation is lost only for another one: the same again under a new number would be lost again.
         fits = fits or (standing is not None and assigned.admission == standing)
         group, request = self._behind(workload)
@@ -290,10 +291,10 @@ class _Pass:
             else:
                 self._charge(attempts.charged(workload, cause, self.now), old)
         elif not fits and assigned.admission:  # another flavor has room, or its flavor has been edited
-            again = attempts.lost(workload, "FlavorChanged", "another flavor serves the gang now", self.now)
-            again = attempts.reserved(again, assigned.admission, self.now)
-            self._stand_in_line(again, ())
-            self._say(again, old, blockers_behind(again, group, request), Passed.QUOTA_RESERVED)
+            self._change_flavor(workload, old, assigned.admission, "another flavor serves the gang now")
+        elif elsewhere := self._fallback(workload, demands, queue):
+            failed = with_failed_flavors(workload, self.now)
+            self._change_flavor(failed, old, elsewhere, "no nodes of the former flavor can be bought")
         else:
             own = [*assigned.blockers, *_behind_head(queue.key, *forbidding), *map(invalid, job.problems)]
             workload, planned = self._preempt(workload, own)
@@ -306,6 +307,25 @@ class _Pass:
                 *map(invalid, job.problems),
             )
             self._say(workload, old, blockers, Passed.QUOTA_RESERVED)
+
+    def _assign(self, workload: Workload, demands: tuple[Demand, ...], queue: ClusterQueue) -> Assigned:
+        last = failed_flavors(workload, self.now)
+        return assign(demands, queue, self.world.flavors, self.charges, last=last)
+
+    def _fallback(self, workload: Workload, demands: tuple[Demand, ...], queue: ClusterQueue) -> Admission | None:
+        """Where the gang fits instead, if the nodes of its flavor neither exist nor can be bought now."""
+        group, request = self._behind(workload)
+        if not is_hopeless(workload, group, request):
+            return None
+        for failed in workload.status.failed_flavors:
+            if failed.until > self.now:
+                self._wake(failed.until)
+        return fallback(workload, demands, queue, self.world.flavors, self.charges, self.now)
+
+    def _change_flavor(self, workload: Workload, old: Workload, admission: Admission, said: str) -> None:
+        again = attempts.reserved(attempts.lost(workload, "FlavorChanged", said, self.now), admission, self.now)
+        self._stand_in_line(again, ())
+        self._say(again, old, blockers_behind(again, *self._behind(again)), Passed.QUOTA_RESERVED)
 
     def _charged(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
         group, request = self._behind(workload)
@@ -380,7 +400,7 @@ class _Pass:
             if workload.size == 0:
                 assigned = Assigned(_nothing(workload, queue.key))
             else:
-                assigned = assign(demands, queue, self.world.flavors, self.charges)
+                assigned = self._assign(workload, demands, queue)
                 forbidding = self._forbidding(workload, queue, assigned.admission)
                 obstacles += [*assigned.blockers, *_behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
@@ -543,8 +563,8 @@ class _Pass:
         return group, request
 
 
-def _answers(group: PodGroup | None, workload: Workload) -> bool:
-    return group is not None and group.status.reservation == workload.status.reservation
+def _answers(behind: PodGroup | CapacityRequest | None, workload: Workload) -> bool:
+    return behind is not None and behind.status.reservation == workload.status.reservation
 
 
 def _cause(workload: Workload, group: PodGroup | None, request: CapacityRequest | None) -> ChargeCause | None:
@@ -569,24 +589,3 @@ def _nothing(workload: Workload, queue: str) -> Admission:
 
 def _owned_by(meta: ObjectMeta, uid: str) -> bool:
     return not meta.owner_references or any(o.uid == uid for o in meta.owner_references)
-
-
-def _spec_of(job: JobView, workload: Workload) -> WorkloadSpec:
-    """What the Workload's spec is to be: the job's words, but for what is set on the Workload alone.
-
-    While the job has a problem, priority and clocks stay: a priority class that is missing, or a clock with a slip of
-    the pen, would else move the gang now and once more when it is put right.
-    """
-    if not job.readable:
-        return workload.spec
-    same = workload.spec.template_hash == job.asked.template_hash
-    pod_sets = workload.spec.pod_sets if same else job.asked.pod_sets
-    said = workload.spec
-    wanted = job.asked.but(active=said.active, created_at=said.created_at, pod_sets=pod_sets)
-    if not job.problems:
-        return wanted
-    return wanted.but(
-        priority=said.priority,
-        capacity_timeout_seconds=said.capacity_timeout_seconds,
-        start_timeout_seconds=said.start_timeout_seconds,
-    )

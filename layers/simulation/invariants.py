@@ -6,6 +6,7 @@ The witness keeps its own account from the writes alone: it asks no gate, and co
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -55,6 +56,8 @@ class Witness:
         self._amounts: dict[str, dict[str, int]] = {}
         self._succeeded: defaultdict[str, set[str]] = defaultdict(set)
         """Workload key → uids of members that are done, whether they are still there or not."""
+        self._replaced: set[str] = set()
+        """Uids of pods that were deleted before they had ended: their Jobs count them as failed, however they end."""
         self._disturbed: set[str] = set()
         self._partial_since: dict[tuple[str, int], float] = {}
         self._wordless_since: dict[str, float] = {}
@@ -165,7 +168,10 @@ class Witness:
             self._check_node(node)
             self._check_running(pod)
         workload = (pod["metadata"].get("labels") or {}).get(WORKLOAD_LABEL)
-        if workload and (pod.get("status") or {}).get("phase") == "Succeeded":
+        if not is_over(pod) and pod["metadata"].get("deletionTimestamp"):
+            self._replaced.add(pod["metadata"]["uid"])
+        succeeded = (pod.get("status") or {}).get("phase") == "Succeeded"
+        if workload and succeeded and pod["metadata"]["uid"] not in self._replaced:
             self._succeeded[f"{pod['metadata']['namespace']}/{workload}"].add(pod["metadata"]["uid"])
         if workload:
             self._check_whole(f"{pod['metadata']['namespace']}/{workload}")
@@ -240,43 +246,60 @@ class Witness:
         return [p for p in self._pods.values() if _is_member(p, key, attempt)]
 
     def _check_quota(self, key: str) -> None:
-        """Charged quota never exceeds what the queue has."""
+        """Charged quota never exceeds what the queue has, and what the others lend it."""
         charged: dict[str, Counter[str]] = defaultdict(Counter)
         for workload in self._objects["workloads"].values():
             if workload.charge_cause and workload.status.admission:
                 for assignment in workload.status.admission.pod_set_assignments:
                     usage = {r: parse(q, r) for r, q in assignment.resource_usage.items()}
                     charged[workload.status.admission.cluster_queue].update(usage)
-        for name, usage in charged.items():
-            quota = self._quota(name)
-            over = {r: (n, quota[r]) for r, n in usage.items() if r in quota and n > quota[r]}
-            if over:
-                self._world.fail(f"{name} is charged over its quota by {key}: {over}")
+        for name, over in self._over(charged).items():
+            self._world.fail(f"{name} is charged over its quota by {key}: {over}")
 
     def _check_running(self, pod: Json) -> None:
         """What runs never exceeds the quota, whoever is charged for it."""
         if WORKLOAD_LABEL not in (pod["metadata"].get("labels") or {}):
             return
-        running: Counter[str] = Counter()
+        running: dict[str, Counter[str]] = defaultdict(Counter)
         for one in self._pods.values():
             labels = one["metadata"].get("labels") or {}
             if WORKLOAD_LABEL in labels and not is_over(one):
                 queue = self._queue_of(one["metadata"]["namespace"])
-                running[queue] += self._amounts_of(one).get(GPU, 0)
-        queue = self._queue_of(pod["metadata"]["namespace"])
-        quota = self._quota(queue).get(GPU, 0)
-        if running[queue] > quota:
-            self._world.fail(f"{running[queue]} GPUs run in {queue}, its quota is {quota}")
+                running[queue][GPU] += self._amounts_of(one).get(GPU, 0)
+        for name, over in self._over(running).items():
+            self._world.fail(f"{over[GPU][0]} GPUs run in {name}, its quota is {over[GPU][1]}")
 
     def _queue_of(self, namespace: str) -> str:
         return "both" if self._world.schedule.setup.shared else namespace
 
-    def _quota(self, name: str) -> dict[str, int]:
-        body = self._world.cluster.get("clusterqueues", name)
-        if body is None:
-            return {}
-        groups = ClusterQueue.model_validate(body).spec.resource_groups
-        return {r.name: parse(r.nominal_quota, r.name) for g in groups for f in g.flavors for r in f.resources}
+    def _over(self, used: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, tuple[int, int]]]:
+        """Queues that use more than they may, and the cohort when they use more together: (used, quota) by resource.
+
+        Each queue keeps to itself what it does not lend; what it uses above that is of what all lend together.
+        """
+        over: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+        lent, taken = Counter[str](), Counter[str]()
+        for body in self._world.cluster.list("clusterqueues"):
+            queue = ClusterQueue.model_validate(body)
+            for quota in (r for g in queue.spec.resource_groups for f in g.flavors for r in f.resources):
+                mine = used.get(queue.key, {}).get(quota.name, 0)
+                nominal = parse(quota.nominal_quota, quota.name)
+                lends = nominal if quota.lending_limit is None else parse(quota.lending_limit, quota.name)
+                lent[quota.name] += lends
+                taken[quota.name] += max(0, mine - (nominal - lends))
+                if queue.spec.cohort_name is None:
+                    most = nominal
+                elif quota.borrowing_limit is None:
+                    continue
+                else:
+                    most = nominal + parse(quota.borrowing_limit, quota.name)
+                if mine > most:
+                    over[queue.key][quota.name] = mine, most
+        if self._world.schedule.setup.cohort:
+            together = {r: (n, lent[r]) for r, n in taken.items() if n > lent[r]}
+            if together:
+                over["the cohort"] = together
+        return over
 
     def _amounts_of(self, pod: Json) -> dict[str, int]:
         uid = pod["metadata"]["uid"]

@@ -33,12 +33,16 @@ class Setup:
     """What there is at the beginning.
 
     ``nodes``: GPUs of each node. ``quota``: GPUs of each tenant's ClusterQueue, ``shared``: one for both, with the sum.
+    ``cohort``: the two queues lend each other GPUs; each ``borrows`` and ``lends`` at most so many (None: all).
     ``limits``: (seconds, nodes) from when on the pool may have so many. Delays in seconds.
     """
 
     nodes: tuple[int, ...] = (7,)
     quota: tuple[int, ...] = (16, 16)
     shared: bool = False
+    cohort: bool = False
+    borrows: tuple[int | None, ...] = (None, None)
+    lends: tuple[int | None, ...] = (None, None)
     limits: tuple[tuple[float, int], ...] = ((0.0, 4),)
     machine: int = 1
     stock: int | None = None
@@ -132,7 +136,27 @@ def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
     )
     chosen = sorted([*kinds, *(k for k in kinds if k in CALLS)])
     faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(6, 24))] if chosen else []
-    return Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at)))
+    return _lending(Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at))))
+
+
+def _lending(schedule: Schedule) -> Schedule:
+    """A third of the schedules in which each tenant has a queue of its own, with the queues in a cohort.
+
+    The second tenant's largest Job then asks for more than its queue has, and not for more than it may borrow.
+    """
+    r, setup = random.Random(f"cohort/{schedule.seed}"), schedule.setup
+    if setup.shared or r.random() >= 1 / 3:
+        return schedule
+    lends = tuple(r.choice((None, r.randint(0, quota))) for quota in setup.quota)
+    borrows = tuple(r.choice((None, r.randint(0, 8))) for _ in setup.quota)
+    setup = replace(setup, cohort=True, borrows=borrows, lends=lends)
+    lent = setup.quota[0] if lends[0] is None else lends[0]
+    more = lent if borrows[1] is None else min(lent, borrows[1])
+    jobs = list(schedule.jobs)
+    at = max((i for i, j in enumerate(jobs) if j.tenant == TENANTS[1]), key=lambda i: jobs[i].members)
+    most = min(setup.quota[1] + more, jobs[0].members)
+    jobs[at] = replace(jobs[at], members=max(jobs[at].members, r.randint(min(setup.quota[1], most), most)))
+    return replace(schedule, setup=setup, jobs=tuple(jobs))
 
 
 WRITTEN = {

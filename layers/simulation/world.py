@@ -45,7 +45,7 @@ ADMIN, TENANT = "admin", "tenant"
 TIMES = ElectionTimes(lease_duration=15.0, renew_deadline=10.0, retry_period=2.0)
 UNSENT = 0.5
 """Seconds for which a span may wait in its process; one that crashes takes them with it."""
-POOL, NODE_CLASS, FLAVOR = "pool", "cloud", "gpus"
+POOL, NODE_CLASS, FLAVOR, COHORT = "pool", "cloud", "gpus", "all"
 
 GateOf = Callable[[Runtime, Callable[[], datetime]], Gate]
 BUILD: dict[str, GateOf] = {
@@ -349,12 +349,19 @@ def _settings(schedule: Schedule) -> list[Json]:
         meta = {"name": name} | ({"namespace": namespace} if namespace else {})
         return {"apiVersion": "trigate.dev/v1alpha1", "kind": kind, "metadata": meta, "spec": spec}
 
-    def queue(name: str, gpus: int) -> Json:
-        resources = [{"name": "cpu", "nominalQuota": "1000"}, {"name": GPU, "nominalQuota": str(gpus)}]
+    def queue(name: str, gpus: int, borrows: int | None, lends: int | None) -> Json:
+        limits = {"borrowingLimit": borrows, "lendingLimit": lends} if setup.cohort else {}
+        said = {field: str(limit) for field, limit in limits.items() if limit is not None}
+        resources = [{"name": "cpu", "nominalQuota": "1000"}, {"name": GPU, "nominalQuota": str(gpus), **said}]
         group = {"coveredResources": ["cpu", GPU], "flavors": [{"name": FLAVOR, "resources": resources}]}
-        return kind("ClusterQueue", name, {"resourceGroups": [group]})
+        together = {"cohortName": COHORT} if setup.cohort else {}
+        return kind("ClusterQueue", name, {"resourceGroups": [group], **together})
 
-    quotas = {"both": sum(setup.quota)} if setup.shared else dict(zip(TENANTS, setup.quota, strict=False))
+    quotas = (
+        [("both", sum(setup.quota), None, None)]
+        if setup.shared
+        else zip(TENANTS, setup.quota, setup.borrows, setup.lends, strict=True)
+    )
     offering: Json = {"zone": "z1", "capacityType": "on-demand", "price": 2.0}
     machine = {
         "name": "machine",
@@ -381,7 +388,8 @@ def _settings(schedule: Schedule) -> list[Json]:
     }
     return [
         kind("ResourceFlavor", FLAVOR, {"nodeLabels": {"pool": FLAVOR}}),
-        *(queue(name, gpus) for name, gpus in quotas.items()),
+        *([kind("Cohort", COHORT, {})] if setup.cohort else []),
+        *(queue(*quota) for quota in quotas),
         *(kind("LocalQueue", "team", {"clusterQueue": "both" if setup.shared else t}, t) for t in TENANTS),
         kind("KwokNodeClass", NODE_CLASS, {"instanceTypes": [machine], "stockRetryAfter": "15s"}),
         kind("NodePool", POOL, pool),

@@ -71,6 +71,17 @@ def test_a_template_whose_pods_do_not_wait_to_be_placed_as_they_are_is_unsupport
     assert cluster.hold() == {}
 
 
+@pytest.mark.parametrize("case", ["an overhead that is not the class's", "a class that is edited while it waits"])
+def test_q_a9_q_a10_a_runtime_class_is_refused_by_name_so_no_quota_is_charged_for_a_wrong_overhead(case: str) -> None:
+    overhead = {"overhead": {"cpu": "1m"}} if case.startswith("an overhead") else {}
+    cluster = Cluster(a_node("a"))
+    cluster.add(a_workload(count=1, spec=a_pod_spec(runtimeClassName="vm", **overhead)))
+    cluster.settle()
+
+    assert [(b.reason, b.detail) for b in blockers(cluster)] == [("UnsupportedFeature", "spec.runtimeClassName")]
+    assert cluster.state() is not PodGroupState.PLACED  # and nothing is charged but for a placement or a plan
+
+
 def test_a_gang_with_no_member_left_to_place_passes_everybody() -> None:
     cluster = Cluster(a_node("a"))
     cluster.add(a_workload("none", count=0, state=WorkloadState.ADMITTED))

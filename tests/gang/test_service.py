@@ -12,6 +12,7 @@ import pytest
 from contracts.kinds.pod_group import PodGroup
 from contracts.kinds.workload import Workload
 from contracts.mirrors import Pod
+from layers.gang.members import members_of
 from layers.gang.service import GangGate
 from layers.gang.snapshot import BindFailure, pod_row
 from layers.gang.steps import BindMembers, PutPodGroupStatus
@@ -167,3 +168,25 @@ async def test_a_member_that_has_succeeded_is_remembered_when_its_pod_is_deleted
     assert gate.snapshot(NOW).gangs == ()
     gate.workloads.put_seen(at(6, workload))
     assert gate.snapshot(NOW).gangs[0].pods == ()
+
+
+async def test_a_member_that_was_deleted_before_it_succeeded_is_not_done_for_its_job_has_replaced_it(
+    gate: GangGate,
+) -> None:
+    """Found by the simulation, seed 31: the replacement found the gang complete and was never placed."""
+    gate.workloads.put_seen(at(1, a_workload(count=2)))
+    gate.pods.put_seen(a_member("one", 1, phase="Running"))
+    gate.pods.put_seen(a_member("two", 2, phase="Running"))
+    for version, phase in ((3, "Running"), (4, "Succeeded"), (5, "Succeeded")):
+        gate.pods.put_seen(a_member("one", version, phase=phase, deleted_at=NOW))
+    gate.pods.put_seen(a_member("two", 6, phase="Succeeded"))
+    gate.pods.put_seen(a_member("two", 7, phase="Succeeded", deleted_at=NOW))
+
+    def succeeded() -> dict[str, int]:
+        (gang,) = gate.snapshot(NOW).gangs
+        return members_of(gang, {}).succeeded
+
+    assert succeeded() == {"main": 1}
+    for version, name in ((8, "one"), (9, "two")):
+        gate.pods.drop_seen(a_member(name, version))
+    assert succeeded() == {"main": 1}

@@ -831,6 +831,67 @@ async def a_resource_is_covered_by_one_group(bench: Bench) -> None:
     assert "a resource may be covered by one resource group only" in no.message
 
 
+def _quota(cohort: str | None = None, nominal: object = "4", field: str = "cohortName", **limits: object) -> Json:
+    quota = {"name": "cpu", "nominalQuota": nominal, **limits}
+    group = {"coveredResources": ["cpu"], "flavors": [{"name": "any", "resources": [quota]}]}
+    return {"resourceGroups": [group], **({field: cohort} if cohort else {})}
+
+
+async def what_a_queue_and_a_cohort_may_not_say_is_refused_with_what_to_do(bench: Bench) -> None:
+    queues = Resource("/apis/trigate.dev/v1alpha1", "clusterqueues", False, "ClusterQueue", Thing)
+    cohorts = Resource("/apis/trigate.dev/v1alpha1", "cohorts", False, "Cohort", Thing)
+    name = f"odd-{bench.namespace}"
+    for kind, spec, sentence in (
+        (queues, _quota(borrowingLimit="1"), "set cohortName, or leave them out"),
+        (queues, _quota(lendingLimit=0), "set cohortName, or leave them out"),
+        (queues, _quota("all", lendingLimit="4001m"), "lendingLimit may be at most nominalQuota"),
+        (queues, _quota("all", nominal=4, lendingLimit=5), "lendingLimit may be at most nominalQuota"),
+        (queues, _quota("all", borrowingLimit="-1"), "borrowingLimit must be a quantity of zero or more"),
+        (queues, {"queueingStrategy": "StrictFIFO"}, "this strategy does not act yet"),
+        (queues, {"reservationAfter": "1h"}, "leave reservationAfter out"),
+        (queues, {"flavorFungibility": {"whenCanPreempt": "Preempt"}}, "leave whenCanPreempt out"),
+        (queues, {"flavorFungibility": {"preference": "PreemptionOverBorrowing"}}, "leave preference out"),
+        (queues, {"preemption": {"withinClusterQueue": "LowerPriority"}}, "leave withinClusterQueue out"),
+        (queues, {"preemption": {"reclaimWithinCohort": "Any"}}, "leave reclaimWithinCohort out"),
+        (queues, {"preemption": {"borrowWithinCohort": {"policy": "LowerPriority"}}}, "leave policy out"),
+        (
+            queues,
+            {"preemption": {"borrowWithinCohort": {"maxPriorityThreshold": 5}}},
+            "maxPriorityThreshold bounds who is evicted",
+        ),
+        (queues, {"fairSharing": {"weight": "2"}}, "shares are not weighed yet"),
+        (cohorts, {"fairSharing": {"weight": 0}}, "shares are not weighed yet"),
+        (cohorts, _quota(borrowingLimit="1"), "set parentName, or leave them out"),
+        (cohorts, {"parentName": name}, "a cohort cannot be its own parent"),
+    ):
+        no = await refused(bench.api.create(kind, {"metadata": {"name": name}, "spec": spec}))
+        assert (type(no), no.status) == (Invalid, 422), spec
+        assert sentence in no.message, no.message
+
+
+async def limits_and_defaults_of_a_queue_in_a_cohort_are_taken(bench: Bench) -> None:
+    path, name = "/apis/trigate.dev/v1alpha1/clusterqueues", f"good-{bench.namespace}"
+    said = {
+        "queueingStrategy": "BoundedOvertaking",
+        "preemption": {"withinClusterQueue": "Never", "borrowWithinCohort": {}},
+        "fairSharing": {"weight": "1000m"},
+        "flavorFungibility": {"whenCanBorrow": "TryNextFlavor"},
+    }
+    spec = {**_quota("all", lendingLimit="4000m", borrowingLimit="10Ki"), **said}
+    body = {"apiVersion": "trigate.dev/v1alpha1", "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec}
+
+    code, stored = await bench.ask("POST", path, body)
+
+    assert code == 201, stored
+    assert stored["spec"]["preemption"] == {"withinClusterQueue": "Never", "reclaimWithinCohort": "Never"} | {
+        "borrowWithinCohort": {"policy": "Never"}
+    }
+    assert stored["spec"]["flavorFungibility"] == {
+        "whenCanBorrow": "TryNextFlavor", "whenCanPreempt": "TryNextFlavor", "preference": "BorrowingOverPreemption",
+    }  # fmt: skip
+    await bench.ask("DELETE", f"{path}/{name}")
+
+
 async def what_the_gates_make_and_write_is_theirs(bench: Bench) -> None:
     group = Resource("/apis/trigate.dev/v1alpha1", "podgroups", True, "PodGroup", Thing)
     pod = a_pod(schedulerName="trigate")
@@ -908,5 +969,7 @@ CHECKS: tuple[Check, ...] = (
     a_new_job_must_make_sense_to_the_gates,
     a_job_without_a_queue_gets_no_labels_of_a_gang_later_either,
     a_resource_is_covered_by_one_group,
+    what_a_queue_and_a_cohort_may_not_say_is_refused_with_what_to_do,
+    limits_and_defaults_of_a_queue_in_a_cohort_are_taken,
     what_the_gates_make_and_write_is_theirs,
 )

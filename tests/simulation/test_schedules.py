@@ -19,6 +19,17 @@ def test_every_seed_has_three_gangs_two_tenants_a_purchase_and_six_faults() -> N
         assert len(s.faults) >= 6
 
 
+def test_a_part_of_the_seeds_lends_and_has_somebody_borrow() -> None:
+    lending = [s for s in map(schedule_of, SEEDS) if s.setup.cohort]
+    borrowing = [s for s in lending if max(j.members for j in s.jobs if j.tenant == "blue") > s.setup.quota[1]]
+
+    assert len(lending) > len(SEEDS) / 8
+    assert len(borrowing) > len(lending) / 4
+    for limits in (s.setup.borrows + s.setup.lends for s in lending):
+        assert all(limit is None or limit >= 0 for limit in limits)
+    assert {limit is None for s in lending for limit in s.setup.borrows + s.setup.lends} == {True, False}
+
+
 def test_every_kind_of_fault_comes_up() -> None:
     assert {f.what for seed in SEEDS for f in schedule_of(seed).faults} == set(What)
 

@@ -17,7 +17,7 @@ from layers.gang.ledger import Ledger
 from layers.provisioning import decide as buying
 from layers.provisioning import holding, purchase, statuses
 from layers.provisioning.steps import DeleteClaim, MarkRemoving
-from layers.queue import attempts
+from layers.queue import attempts, intake
 from layers.queue import decide as queue
 from layers.queue.order import Waiting
 from layers.queue.quota import Charges
@@ -71,7 +71,7 @@ def charge_ended_before_the_purchase(m: Patch) -> None:
 
 
 def no_finalizer(m: Patch) -> None:
-    make = queue._workload_of
+    make = intake.workload_of
 
     def made(job: Any) -> Workload:
         found = make(job)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from contracts.conditions import is_true
+from contracts.conditions import find, is_true
 from contracts.kinds import CapacityRequest, ClusterQueue, NodeClaim, PodGroup, Workload
 from contracts.kinds.capacity import LAUNCHED
-from contracts.kinds.workload import ChargeCause, WorkloadState
+from contracts.kinds.workload import EVICTED, ChargeCause, WorkloadState
 from contracts.mirrors import PodSpec
 from contracts.names import ATTEMPT_LABEL, GPU, NODE_CLAIM_LABEL, POD_SET_LABEL, WORKLOAD_LABEL
 from contracts.quantities import parse, parse_resources
+from contracts.reasons import EvictionReason
 from contracts.requests import pod_requests
 from contracts.traces import root_span_id, trace_id
 from layers.simulation.cluster import Change, Json, is_over, owner_uid
@@ -33,6 +34,8 @@ WORDLESS_BOUND = 30.0
 """Seconds for which a Workload may wait without a verdict, once all is calm."""
 ATTEMPTS_AFTER_CALM = 6
 """Attempts that a gang may need once all is calm."""
+STARTS_WITHIN = 400.0
+"""Seconds within which a gang is charged for which others were evicted, once all is calm."""
 REST = 8.0
 """Seconds without a write after which nobody may have anything to write."""
 _KINDS: dict[str, Any] = {
@@ -66,6 +69,9 @@ class Witness:
         """Workload uid → its key and the highest attempt that was written."""
         self._ended: set[tuple[str, int]] = set()
         self._first_at_ends: set[str] = set()
+        self._evicted_for: dict[str, float] = {}
+        """Workload key → when another one was last evicted for it, until it is charged or over."""
+        self.preemptions = 0
         self._is_calm = False
         self._last_write, self._confirmed_at = 0.0, -1.0
         self.purchases = 0
@@ -89,6 +95,7 @@ class Witness:
         """From now on nothing goes wrong from outside."""
         self._is_calm = True
         self._wordless_since.clear()
+        self._evicted_for = dict.fromkeys(self._evicted_for, self._world.clock.seconds)
         for uid, (_, attempt) in self._attempts.items():
             self._attempt_at_calm[uid] = attempt
 
@@ -142,6 +149,22 @@ class Witness:
                 self._world.fail(f"the charge of {key} ended while its purchase is {request.state.value}")
         if new is not None and new.charge_cause and not (old and old.charge_cause):
             self._check_quota(key)
+        if new is None or new.charge_cause or new.state is WorkloadState.ENDING:
+            self._evicted_for.pop(key, None)
+        if new is not None and _preempted(new) and not (old is not None and _preempted(old)):
+            self._check_preemption(key, new)
+
+    def _check_preemption(self, key: str, victim: Workload) -> None:
+        """Whoever is evicted for another gang is so for one that waits for it, and that had been promised places."""
+        self.preemptions += 1
+        evicted = find(victim.status.conditions, EVICTED)
+        assert evicted is not None  # it is preempted
+        preemptor = self._objects["workloads"].get(evicted.message.split(" ", 1)[0])
+        plan = preemptor.status.preemption if preemptor is not None else None
+        if preemptor is None or preemptor.charge_cause or plan is None or victim.metadata.uid not in plan.victims:
+            self._world.fail(f"{key} is evicted, and nobody waits for that: {evicted.message}")
+            return
+        self._evicted_for.setdefault(preemptor.key, self._world.clock.seconds)
 
     def _check_purchase(self, claim: NodeClaim) -> None:
         owner = claim.spec.owner
@@ -331,6 +354,9 @@ class Witness:
             self._confirmed_at = self._last_write
             for step in fresh_steps(self._world.server, self._world.clock.now()):
                 self._world.fail(f"at rest a gate that had just been started would write {step}")
+        for key, since in self._evicted_for.items():
+            if self._is_calm and now - since > STARTS_WITHIN:
+                self._world.fail(f"others were evicted for {key} {now - since:.0f} s ago, and it does not start")
         for key, workload in self._objects["workloads"].items():
             if workload.status.verdict is not None or not self._is_calm:
                 self._wordless_since.pop(key, None)
@@ -427,6 +453,11 @@ def _is_member(pod: Json, key: str, attempt: int | None = None) -> bool:
     labels = pod["metadata"].get("labels") or {}
     workload = f"{pod['metadata']['namespace']}/{labels.get(WORKLOAD_LABEL)}"
     return workload == key and attempt in (None, int(labels.get(ATTEMPT_LABEL, 0)))
+
+
+def _preempted(workload: Workload) -> bool:
+    evicted = find(workload.status.conditions, EVICTED)
+    return evicted is not None and evicted.status == "True" and evicted.reason == EvictionReason.PREEMPTED
 
 
 def _words(one: Any) -> str:

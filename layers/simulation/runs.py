@@ -35,6 +35,7 @@ class Report:
     writes: int
     seconds: float
     purchases: int
+    preemptions: int
     restarts: int
 
     @property
@@ -86,6 +87,7 @@ class _Run:
             writes=world.server.store.version,
             seconds=world.clock.seconds,
             purchases=self.witness.purchases,
+            preemptions=self.witness.preemptions,
             restarts=sum(r.starts - 1 for r in world.replicas),
         )
 

@@ -12,11 +12,15 @@ from layers.simulation.faults import CALLS, GATES_OWN, Fault, What
 
 GATES = ("queue", "gang", "provisioning")
 TENANTS = ("red", "blue")
+PRIORITIES = {"low": -100, "high": 100}
 
 
 @dataclass(frozen=True)
 class Job:
-    """A tenant's Job: so many members, each with so many GPUs, each running for so many seconds."""
+    """A tenant's Job: so many members, each with so many GPUs, each running for so many seconds.
+
+    ``priority``: the name of its priority class, one of `PRIORITIES`; empty for none.
+    """
 
     name: str
     tenant: str
@@ -26,6 +30,7 @@ class Job:
     gpus: int = 1
     indexed: bool = True
     capacity_timeout: int = 600
+    priority: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ class Setup:
     idle: float = 20.0
     stage_timeout: float = 60.0
     replicas: int = 1
+    preemption: bool = False
+    """Higher priority may have lower evicted, and a queue takes back what it lent."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
     )
     chosen = sorted([*kinds, *(k for k in kinds if k in CALLS)])
     faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(6, 24))] if chosen else []
-    return _lending(Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at))))
+    return _preempting(_lending(Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at)))))
 
 
 def _lending(schedule: Schedule) -> Schedule:
@@ -157,6 +164,15 @@ def _lending(schedule: Schedule) -> Schedule:
     most = min(setup.quota[1] + more, jobs[0].members)
     jobs[at] = replace(jobs[at], members=max(jobs[at].members, r.randint(min(setup.quota[1], most), most)))
     return replace(schedule, setup=setup, jobs=tuple(jobs))
+
+
+def _preempting(schedule: Schedule) -> Schedule:
+    """A third of the schedules with priorities, by which some may have others evicted."""
+    r = random.Random(f"preemption/{schedule.seed}")
+    if r.random() >= 1 / 3:
+        return schedule
+    jobs = tuple(replace(j, priority=r.choice(("", *PRIORITIES))) for j in schedule.jobs)
+    return replace(schedule, setup=replace(schedule.setup, preemption=True), jobs=jobs)
 
 
 WRITTEN = {

@@ -16,9 +16,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
+from prometheus_client import Counter as EventCounter
 from prometheus_client import Gauge
 
-from contracts.conditions import is_true
+from contracts.conditions import find, is_true
 from contracts.kinds import (
     CapacityRequest,
     ClusterQueue,
@@ -29,9 +30,10 @@ from contracts.kinds import (
     Workload,
     WorkloadPriorityClass,
 )
-from contracts.kinds.workload import FINISHED
+from contracts.kinds.workload import EVICTED, FINISHED
 from contracts.mirrors import Pod
 from contracts.names import WORKLOAD_FINALIZER, WORKLOAD_LABEL, workload_name
+from contracts.reasons import EvictionReason, Reason
 from layers.queue.counting import cluster_queue_statuses, cohort_statuses, local_queue_statuses
 from layers.queue.decide import decide
 from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch, view
@@ -124,6 +126,20 @@ class QueueGate:
             "Unfinished workloads by what their verdict says",
             ["state", "layer", "reason"],
             registry=runtime.meters.registry,
+            namespace="trigate",
+        )
+        registry = runtime.meters.registry
+        self._preempted = EventCounter(
+            "queue_preemptions",
+            "Attempts evicted for others, by rule",
+            ["cause"],
+            registry=registry,
+            namespace="trigate",
+        )
+        self._cycles = EventCounter(
+            "queue_preemption_cycles",
+            "Gangs kept from having those evicted that had them evicted",
+            registry=registry,
             namespace="trigate",
         )
 
@@ -500,6 +516,13 @@ class QueueGate:
     def _told(self, new: Workload, old: Workload) -> None:
         """Log a change of state or of the verdict's reason."""
         said, before = new.status.verdict, old.status.verdict
+        evicted = find(new.status.conditions, EVICTED)
+        if evicted and evicted.reason == EvictionReason.PREEMPTED and evicted != find(old.status.conditions, EVICTED):
+            self._preempted.labels(evicted.message.rpartition("(")[2].rstrip(")")).inc()
+            log.info("workload.preempted", workload=new.key, message=evicted.message)
+        cycle = any(b.reason is Reason.PREEMPTION_CYCLE for b in said.blockers) if said else False
+        if cycle and not (before and any(b.reason is Reason.PREEMPTION_CYCLE for b in before.blockers)):
+            self._cycles.inc()
         if new.state is old.state and said and before and said.reason == before.reason:
             return
         log.info(

@@ -35,8 +35,8 @@ class Report:
     writes: int
     seconds: float
     purchases: int
-    preemptions: int
     restarts: int
+    preemptions: int = 0
 
     @property
     def passed(self) -> bool:

@@ -99,9 +99,16 @@ class _Pass:
         for job in sorted(self.world.jobs.values(), key=lambda j: (j.asked.created_at, j.uid)):
             if key_of(job) not in known and key_of(job) not in self.world.set_aside:
                 self._isolated(key_of(job), partial(self._new, job))
-        for workload in in_turn(self.world.workloads.values()):
+        for workload in self._in_turn():
             if not self._isolated(workload.key, partial(self._one, workload)):
                 self._isolated(workload.key, partial(self._undecidable, workload))
+
+    def _in_turn(self) -> list[Workload]:
+        """All Workloads; those that may be charged now change places where shares are weighed."""
+        found = in_turn(self.world.workloads.values())
+        ready = {w.key: w for w in found if w.state is WorkloadState.RESERVED and _cause(w, *self._behind(w))}
+        fairly = iter(self.preempting.in_fair_turn(ready.values()) if ready else ())
+        return [next(fairly) if w.key in ready else w for w in found]
 
     def counting(self) -> list[PutWorkload]:
         """The status writes that take no quota."""

@@ -38,6 +38,7 @@ from contracts.kinds.workload import (
 from contracts.quantities import parse_quantity
 from contracts.reasons import Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker
+from layers.queue.fair_order import in_fair_turn
 from layers.queue.fair_share import FairShares
 from layers.queue.lines import PASSING
 from layers.queue.obstacles import queues_of, readable_demands
@@ -128,6 +129,24 @@ class Preempting:
             if plan and plan.state is PreemptionState.EVICTING:
                 _count(tree, plan.admission)
         return tree
+
+    def in_fair_turn(self, ready: Iterable[Workload]) -> list[Workload]:
+        """Those that may be charged now, in the order in which they are where shares are weighed; else as given."""
+        waiting = list(ready)
+        places: dict[str, list[int]] = {}
+        for i, workload in enumerate(waiting):
+            admission = workload.status.admission
+            if admission is not None and self._shares_of(admission.cluster_queue) is not None:
+                places.setdefault(self._tree_of(admission.cluster_queue), []).append(i)
+        found = list(waiting)
+        for slots in places.values():
+            of = {waiting[i].metadata.uid: waiting[i] for i in slots}
+            claims = [self._claim(w, w.status.admission) for w in of.values() if w.status.admission]
+            shares = self._shares_of(claims[0].queue)
+            assert shares is not None  # only such trees are asked
+            for i, claim in zip(slots, in_fair_turn(claims, self._charges.tree, shares), strict=True):
+                found[i] = of[claim.uid]
+        return found
 
     # ---- the gang's own plan ----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
 #   make e2e       the stories on a real local control plane
 #   make soak      SEEDS=n FIRST_SEED=k: so many simulated clusters, with faults; a failing seed's story is kept
 #   make worlds    every order of events in small worlds, SECONDS_EACH=n of each
+#   make chaos     KILLS=n SEED=k: so many kills of the gates, and of etcd and the API server, on a real plane under load
 #   make programs  get the control plane's programs (cached in ~/.cache/trigate)
 #   make clean     remove the environment and every tool's cache in this folder
 
@@ -22,6 +23,8 @@ WORKERS ?= 2
 SECONDS_EACH ?= 600
 SEEDS ?= 50
 FIRST_SEED ?= 1
+KILLS ?= 200
+SEED ?= 1
 
 # The newest supported Python that really runs: a version manager's shim may be on PATH and lead nowhere.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
@@ -29,7 +32,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 	&& { echo "$$python"; break; }; done)
 UV ?= $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test check unit e2e soak worlds programs clean
+.PHONY: help demo test check unit e2e soak worlds chaos programs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -56,6 +59,10 @@ soak: $(READY)
 
 worlds: $(READY)
 	$(BIN)/python -m tests.worlds --mutants --seconds $(SECONDS_EACH)
+
+# One kill of etcd or the API server for ten of a gate.
+chaos: programs
+	$(BIN)/python -m e2e.chaos --gate-kills $(KILLS) --plane-kills $$(( $(KILLS) / 10 )) --seed $(SEED)
 
 programs: $(READY)
 	@$(BIN)/python -m deploy.local.programs > $(VENV)/programs.txt || { cat $(VENV)/programs.txt; exit 1; }

@@ -137,9 +137,14 @@ class Cluster:
             if no.status != 404:
                 raise
 
-    async def watch(self, kind: str, namespace: str) -> AsyncGenerator[Json, None]:
-        """Every change of the kind's objects in the namespace from now on, as watch events."""
-        at = (await self.call("GET", self.path(kind, "", namespace)))["metadata"]["resourceVersion"]
+    async def watch(
+        self, kind: str, namespace: str | None = None, since: str | None = None
+    ) -> AsyncGenerator[Json, None]:
+        """Every change of the kind's objects in the namespace (or in all) since that version (or now), as watch events.
+
+        Ends when the API server ends it.
+        """
+        at = since or (await self.call("GET", self.path(kind, "", namespace)))["metadata"]["resourceVersion"]
         url = f"{self._server}{self.path(kind, '', namespace)}?watch=true&resourceVersion={at}"
         timeout = aiohttp.ClientTimeout(total=None)
         async with self._session.get(url, ssl=self._tls, timeout=timeout) as answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,6 +78,13 @@ class Receiver:
         return "\n".join(lines)
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Tell of an error, but not of a sender that was killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # as it came
+
+
 @contextmanager
 def receiving() -> Iterator[Receiver]:
     """A receiver on a free port of the loopback interface, on a thread of its own."""
@@ -86,7 +94,12 @@ def receiving() -> Iterator[Receiver]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            receiver.take(self.rfile.read(int(self.headers["Content-Length"])))
+            length = int(self.headers["Content-Length"])
+            body = self.rfile.read(length)
+            if len(body) < length:  # its sender was killed
+                self.close_connection = True
+                return
+            receiver.take(body)
             self.send_response(200)
             self.send_header("Content-Type", "application/x-protobuf")
             self.send_header("Content-Length", "0")
@@ -95,7 +108,7 @@ def receiving() -> Iterator[Receiver]:
         def log_message(self, *_: object) -> None:
             """Silent: what came is asked of the receiver."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    server = _Server(("127.0.0.1", 0), Door)
     server.daemon_threads = True
     receiver.endpoint = f"http://127.0.0.1:{server.server_port}"
     thread = Thread(target=server.serve_forever, daemon=True)

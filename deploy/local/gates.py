@@ -4,7 +4,8 @@
         await gates.kill("queue")       # at any instruction
         await gates.restart("queue")    # leads again at once
 
-A gate that ends unasked is started again, after a pause that grows while it keeps ending, and the reason is told.
+A gate that ends unasked is started again, after a pause that grows while it keeps ending, and the reason is told. While
+the API server is away no gate is started: each is as soon as it answers.
 """
 
 import asyncio
@@ -71,6 +72,8 @@ class Gates:
         self.crashes: list[Crash] = []
         """Every end that nobody asked for, in order."""
         self._children: dict[str, Child] = {}
+        self._wanted: set[str] = set()
+        """Gates that are to run: only these are started again."""
         self._starts = dict.fromkeys(GATES, 0)
         self._since = dict.fromkeys(GATES, 0.0)
         self._pauses = dict.fromkeys(GATES, FIRST_PAUSE)
@@ -100,6 +103,7 @@ class Gates:
         spans.mkdir(parents=True, exist_ok=True)
         running = cls(plane, environment or {}, spans, report)
         try:
+            running._wanted.update(gates)
             for gate in gates:
                 await running._do(running._start, gate)
             await running.leading(gates)
@@ -109,18 +113,21 @@ class Gates:
 
     async def kill(self, gate: str) -> None:
         """SIGKILL, and nobody starts it again before `restart`."""
+        self._wanted.discard(gate)
         await self._do(self._kill, gate)
 
     async def stop(self, gate: str) -> None:
         """SIGTERM, and nobody starts it again before `restart`."""
+        self._wanted.discard(gate)
         child = self._children.pop(gate, None)
         if child:
             await child.stop(STOP_DEADLINE)
             self._write_state()
 
     async def restart(self, gate: str) -> None:
-        """Start it (again); one that still runs is stopped in order before."""
+        """Start it (again); one that still runs is stopped in order before. `leading` waits until it leads."""
         await self.stop(gate)
+        self._wanted.add(gate)
         await self._do(self._start, gate)
 
     async def leading(self, gates: Sequence[str] = GATES, deadline: float = LEADING_DEADLINE) -> None:
@@ -153,10 +160,14 @@ class Gates:
     # ---- on the starter's thread -------------------------------------------------------------------------------------
 
     def _start(self, gate: str) -> None:
-        if self._stopped or gate in self._children:
+        if self._stopped or gate in self._children or gate not in self._wanted:
             return
-        # Nobody of the former process is left to hold it; a lease that had to run out would stop the gate for 15 s.
-        self._release_lease(gate)
+        try:
+            # Nobody of the former process is left to hold it; a lease that had to run out would stop the gate for 15 s.
+            self._release_lease(gate)
+        except OSError:
+            self._start_later(gate, FIRST_PAUSE)
+            return
         command = [sys.executable, "-P", "-m", f"layers.{gate}"]
         log = self.log_of(gate)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -188,11 +199,14 @@ class Gates:
         pause = self._pauses[gate] = FIRST_PAUSE if ran > STABLE_AFTER else min(LONGEST_PAUSE, self._pauses[gate] * 2)
         self._report(f"{crash}\n  it is started again in {pause:g} s")
         self._write_state()
+        self._start_later(gate, pause)
+
+    # ---- elsewhere ---------------------------------------------------------------------------------------------------
+
+    def _start_later(self, gate: str, pause: float) -> None:
         timer = threading.Timer(pause, self._submit, (self._start, gate))
         timer.daemon = True
         timer.start()
-
-    # ---- elsewhere ---------------------------------------------------------------------------------------------------
 
     def _submit(self, work: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # all was stopped meanwhile
@@ -235,7 +249,10 @@ class Gates:
         beside.replace(self._state)
 
     def _without_leader(self, gates: Sequence[str]) -> list[str]:
-        leases = {gate: self._lease(gate, "GET") or {} for gate in gates}
+        try:
+            leases = {gate: self._lease(gate, "GET") or {} for gate in gates}
+        except OSError:
+            return list(gates)  # nobody can say: the API server is away
         return [gate for gate, lease in leases.items() if not lease.get("spec", {}).get("holderIdentity")]
 
     def _release_lease(self, gate: str) -> None:

@@ -72,6 +72,8 @@ class Plane:
         self._keep = keep
         self._programs = programs
         self._children: list[Child] = []
+        self._commands: dict[str, Sequence[str]] = {}
+        self._started: datetime
         self._crash: Future[Crash] = Future()
         self._authority: Authority
         self._ports: Ports
@@ -154,6 +156,28 @@ class Plane:
         self._crash.add_done_callback(tell)
         return await told
 
+    async def kill(self, program: str) -> None:
+        """SIGKILL a program, and nobody starts it again before `restart`. It is no crash. Raises KeyError."""
+        await {child.name: child for child in self._children}[program].kill()
+
+    async def restart(self, program: str) -> None:
+        """Start a program that was killed again, with its former arguments: the same ports, certificates and data.
+
+        Must run on the thread that started the plane. Returns when it is started; `ready` waits for the API server.
+        Raises KeyError.
+        """
+        at = next((i for i, child in enumerate(self._children) if child.name == program), None)
+        if at is None:
+            raise KeyError(program)
+        await self._children[at].kill()
+        self._children[at] = self._child(program, self._commands[program])
+        self._write_state()
+
+    async def ready(self) -> None:
+        """Return once the API server answers and has all that it needs. Raises `PlaneFailed`."""
+        async with self._administrator() as session:
+            await self._until_ok(session, f"{self.url}/readyz", "the API server is not ready")
+
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
         """A kubeconfig of ``user`` by client certificate, the same file for the same user and groups.
 
@@ -186,6 +210,7 @@ class Plane:
             # Made by a controller, and no pod is accepted in the namespace before it is there.
             account = f"{self.url}/api/v1/namespaces/default/serviceaccounts/default"
             await self._until_ok(session, account, "the controllers did not start")
+        self._started = datetime.now(UTC)
         self._write_state()
 
     def _prepare_folder(self) -> Ports | None:
@@ -245,15 +270,18 @@ class Plane:
         write_kubeconfig(path, kubeconfig(CLUSTER, self.url, self._authority.pem, user, pair))
 
     def _run(self, program: str, arguments: Sequence[str]) -> None:
+        self._commands[program] = [str(self._programs[program]), *arguments]
+        self._children.append(self._child(program, self._commands[program]))
+
+    def _child(self, program: str, command: Sequence[str]) -> Child:
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             # Settings of the person who runs this must not reach in: kwok and kubectl read files in the home folder.
             "HOME": str(self._layout.folder),
             "KWOK_WORKDIR": str(self._layout.folder / "kwok"),
         }
-        command = [str(self._programs[program]), *arguments]
         log = self._layout.logs / f"{program}.log"
-        self._children.append(Child(program, command, log, environment, self._tell_crash))
+        return Child(program, command, log, environment, self._tell_crash)
 
     def _tell_crash(self, crash: Crash) -> None:
         with contextlib.suppress(InvalidStateError):  # the first one is the cause, the others follow from it
@@ -296,7 +324,7 @@ class Plane:
             pid=os.getpid(),
             url=self.url,
             kubeconfig=str(self.kubeconfig),
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            started=self._started.isoformat(timespec="seconds"),
             keep=self._keep,
             ports={"etcd": self._ports.etcd, "etcd-peer": self._ports.etcd_peer, "api": self._ports.api},
             children=self.children,

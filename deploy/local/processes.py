@@ -83,6 +83,13 @@ class Child:
         if not self._stopping:
             self._on_crash(Crash(self.name, code, last_lines(self.log), self.log))
 
+    async def kill(self) -> None:
+        """SIGKILL, at whatever instruction it is. Returns when it is gone; nobody is told of a crash."""
+        self._stopping = True
+        if not self._ended.is_set():
+            self._process.kill()
+        await asyncio.to_thread(self._watcher.join)
+
     async def stop(self, deadline: float) -> None:
         """Ask it to end, wait ``deadline`` seconds, then kill it. Returns when it is gone."""
         self._stopping = True

@@ -71,8 +71,8 @@ class Lines:
         asked = queue.key, workload.spec.template_hash
         if asked not in self._fitting:
             demands, unreadable = readable_demands(workload)
-            unused = self._world.quota.unused()
-            self._fitting[asked] = not unreadable and not exceeds_maximum(demands, queue, self._world.flavors, unused)
+            quota = self._world.quota
+            self._fitting[asked] = not unreadable and not exceeds_maximum(demands, queue, self._world.flavors, quota)
         return self._fitting[asked]
 
     def _needs(self, workload: Workload, queue: ClusterQueue) -> Needs:

@@ -321,7 +321,7 @@ class Preempting:
         found: list[Admission] = []
         last: list[tuple[str, str]] = [(f.pod_set, f.flavor) for f in workload.status.failed_flavors]
         for _ in range(0 if unreadable else _MOST_OPTIONS):
-            unused = Charges(self._world.quota.unused())
+            unused = Charges(self._world.quota)
             admission = assign(demands, queue, self._world.flavors, unused, last=tuple(last)).admission
             if admission is None or admission in found:
                 break

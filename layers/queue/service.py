@@ -413,11 +413,13 @@ class QueueGate:
                     await api.delete(WORKLOADS, meta.name, meta.namespace, uid=meta.uid)
                     self._deleting.add(meta.uid)
             case RemoveFinalizer(workload):
-                behind = self.pod_groups.get(workload.key), self.capacity_requests.get(workload.key)
-                await remove_finalizer(api, self.workloads, WORKLOADS, workload, WORKLOAD_FINALIZER)
                 if workload.metadata.deletion_timestamp:
+                    # Before: of a Workload that is gone nobody can tell again what this process may not have sent.
+                    behind = self.pod_groups.get(workload.key), self.capacity_requests.get(workload.key)
                     for span in deleted_spans(workload, *behind, self._clock()):
                         self._runtime.spans.emit(span)
+                    await self._runtime.spans.handed_over()
+                await remove_finalizer(api, self.workloads, WORKLOADS, workload, WORKLOAD_FINALIZER)
             case StartJob(job, workload):
                 await self._patch_job(job, lambda present: start_patch(present, workload))
                 log.info("job.started", workload=workload.key, attempt=workload.status.attempt)

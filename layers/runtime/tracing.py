@@ -6,6 +6,7 @@ puts it in a bounded queue; a thread hands it to the exporters. What does not fi
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -79,6 +80,13 @@ class SpanSink:
                 return
             self._waiting.append(span)
             self._changed.notify_all()
+
+    async def handed_over(self, seconds: float = 1.0) -> bool:
+        """Wait until everything told so far is handed over or dropped; False when that took too long.
+
+        For what can be told only now, before an act after which nobody could tell it again.
+        """
+        return not (self._waiting or self._in_hand) or await asyncio.to_thread(self.flush, seconds)
 
     def flush(self, seconds: float = 5.0) -> bool:
         """Wait (blocking) until everything told so far is handed over or dropped; False when that took too long."""

@@ -428,7 +428,7 @@ class Witness:
         roots = {s.trace_id for s in by_id.values() if s.parent_id is None}
         for uid, attempt in sorted(self._ended):
             trace = trace_id(uid, attempt)
-            if trace not in roots and trace not in self._world.lost_traces:
+            if trace not in roots:
                 self._world.fail(f"attempt {attempt} of {self._attempts[uid][0]} has no root span")
             parent = root_span_id(uid, attempt)
             for span in by_id.values():

@@ -67,6 +67,11 @@ class KeptSpans(SpanSink):
     def emit(self, span: StateSpan) -> None:
         self.told.append((asyncio.get_running_loop().time(), span))
 
+    async def handed_over(self, seconds: float = 1.0) -> bool:
+        """As long as it takes until a crash loses nothing of what was told before."""
+        await asyncio.sleep(UNSENT)
+        return True
+
 
 @dataclass
 class Log:
@@ -189,17 +194,10 @@ class Replica:
         self._start_after(1.0)
 
     def collect_spans(self, until: float = float("inf")) -> None:
-        """Hand over the spans that were told up to ``until``; later ones are lost with the process.
-
-        What is lost of a Workload that is gone can never be told again.
-        """
+        """Hand over the spans that were told up to ``until``; later ones are lost with the process."""
         if self._spans is None:
             return
         self.world.spans += [span for at, span in self._spans.told if at <= until]
-        present = {w["metadata"]["uid"] for w in self.world.cluster.list("workloads")}
-        for at, span in self._spans.told:
-            if at > until and span.attributes.get("trigate.uid") not in present:
-                self.world.lost_traces.add(span.trace_id)
         self._spans.told.clear()
 
 
@@ -210,7 +208,6 @@ class World:
         self.schedule, self.clock = schedule, clock
         self.log = Log(clock)
         self.spans: list[StateSpan] = []
-        self.lost_traces: set[str] = set()
         self.struck: list[Fault] = []
         self.violations: list[str] = []
         self.calm = False

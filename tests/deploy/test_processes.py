@@ -67,6 +67,18 @@ async def test_a_stopped_child_is_gone_and_not_told(tmp_path: Path) -> None:
     assert crashes.empty()
 
 
+async def test_a_child_that_was_killed_on_purpose_is_gone_and_not_told(tmp_path: Path) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    child, crashes = start(tmp_path, deaf)
+    wait_for_line(child.log, "up")
+
+    await child.kill()
+
+    assert child.exit_code == -signal.SIGKILL
+    assert not is_running(child.pid)
+    assert crashes.empty()
+
+
 async def test_a_child_that_does_not_listen_is_killed_after_the_deadline(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     child, crashes = start(tmp_path, deaf)

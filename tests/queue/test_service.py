@@ -17,9 +17,10 @@ from layers.queue.service import FIRST_PAUSE, LONGEST_STEP, PATIENCE
 from layers.runtime.api import Api
 from layers.runtime.errors import Unreachable
 from layers.runtime.transport import HttpTransport
+from tests.builders import NOW
 from tests.queue.plane import LOST, Plane, lost, now
 from tests.queue.worlds import World, a_cluster_queue
-from tests.runtime.wire import Wire, a_kubeconfig, hangs, refuses, says
+from tests.runtime.wire import Wire, a_kubeconfig, drops, hangs, refuses, says
 
 GPU = "nvidia.com/gpu"
 pytestmark = pytest.mark.looptime
@@ -108,6 +109,30 @@ async def test_the_spans_of_a_charge_whose_answer_was_lost_are_told_when_it_is_k
 
     assert plane.workload("train").state.value == "admitted"
     assert plane.told("train") == ["queue.capacity_hold"]
+    plane.close()
+
+
+async def test_what_only_a_deleted_workload_can_tell_has_left_the_gate_before_it_goes(wire: Wire, api: Api) -> None:
+    world = World()
+    world.local_queues.clear()
+    world.submit()
+    world.settle()
+    workload = world.of("train")
+    deleted = workload.metadata.model_copy(update={"deletion_timestamp": NOW})
+    world.workloads[workload.key] = workload.model_copy(update={"metadata": deleted})
+    world.jobs.clear()
+    plane = Plane(wire, api, world)
+    wire.on("GET", plane.path("capacityrequests", "train"), refuses(404, "NotFound"))
+    told_when_it_goes: list[list[str]] = []
+
+    async def goes(request: web.Request) -> web.StreamResponse:
+        told_when_it_goes.append([s.name for s in plane.spans])
+        return await drops(request)
+
+    wire.on("PATCH", plane.path("workloads", "train"), goes)
+    await passes(plane, 2)
+
+    assert told_when_it_goes[0] == ["queue.wait", "admission"]
     plane.close()
 
 

@@ -13,7 +13,7 @@ from layers.queue import decide as queue_decide
 from layers.queue import service as queue_service
 from layers.simulation.faults import Fault, What
 from layers.simulation.runs import run
-from layers.simulation.schedules import SEVEN_OF_EIGHT, Schedule, schedule_of
+from layers.simulation.schedules import SEVEN_OF_EIGHT, Job, Schedule, Setup, schedule_of
 
 Break = Callable[[pytest.MonkeyPatch], None]
 DIES_TWICE = replace(
@@ -24,6 +24,12 @@ DIES_TWICE = replace(
     ),
 )
 """A moment after all are bound, and with the write that the Job is over: both times before its spans have left."""
+LENDING = Schedule(
+    seed=1,
+    setup=Setup(nodes=(16,), quota=(4, 4), cohort=True, limits=((0.0, 0),)),
+    jobs=(Job("one", "red", at=1.0, members=6, runs=20.0), Job("two", "blue", at=1.0, members=6, runs=20.0)),
+)
+"""Room for both, and quota for one at a time: each would borrow two of the other's four."""
 
 
 def always(answer: Any) -> Callable[..., Any]:
@@ -51,6 +57,7 @@ def never_tell_a_span_again(patch: pytest.MonkeyPatch) -> None:
     ("broken", "schedule", "said"),
     [
         (charge_whatever_the_quota, schedule_of(1), "is charged over its quota"),
+        (charge_whatever_the_quota, LENDING, "the cohort is charged over its quota"),
         (promise_the_same_room_twice, schedule_of(1), "has pods and promises for"),
         (end_a_charge_before_its_pods, schedule_of(5), "pods of it are on nodes"),
         (never_tell_a_span_again, DIES_TWICE, "has no root span"),
@@ -62,6 +69,10 @@ def test_a_gate_without_this_rule_is_caught(
 ) -> None:
     broken(monkeypatch)
     assert said in "\n".join(run(schedule).violations)
+
+
+def test_two_queues_that_lend_each_other_run_one_after_the_other() -> None:
+    assert run(LENDING).violations == ()
 
 
 def test_the_gates_as_they_are_pass_where_the_last_one_fails() -> None:

@@ -90,6 +90,8 @@ class Preempting:
         self._claims: dict[str, list[Claim]] | None = None
         self._by_uid: Mapping[str, Workload] | None = None
         self._shares: dict[str, FairShares | None] = {}
+        self._hopeless: set[tuple[str, str, int]] = set()
+        """(queue, template, priority) for which nobody makes room: a younger gang alike need not be asked about."""
 
     # ---- what a plan means to others --------------------------------------------------------------------------------
 
@@ -223,6 +225,9 @@ class Preempting:
         taken = self._in_flight.get(self._tree_of(queue.key))
         if taken is not None and taken != workload.metadata.uid:
             return workload, [], None
+        alike = queue.key, workload.spec.template_hash, workload.spec.priority
+        if alike in self._hopeless:
+            return workload, [], None
         cycle: tuple[str, ...] = ()
         for admission in self._options(workload, queue):
             claim = self._claim(workload, admission)
@@ -248,6 +253,8 @@ class Preempting:
             planned = self._with(workload, plan, True, "Planned", said)
             return planned, [Blocker(reason=Reason.WAITING_FOR_VICTIMS)], plan.until
         if not cycle:
+            if not workload.status.preempted_by and workload.state is WorkloadState.PENDING:
+                self._hopeless.add(alike)
             return workload, [], None
         keys, more = self._named(cycle)
         return workload, [Blocker(reason=Reason.PREEMPTION_CYCLE, objects=keys, more_objects=more)], None

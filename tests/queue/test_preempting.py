@@ -5,11 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from contracts.conditions import find
 from contracts.kinds.workload import PREEMPTION_PLANNED
 from contracts.names import GPU
+from layers.queue import preempting
 from layers.queue.decide import decide
 from layers.queue.preempting import ANSWER_WITHIN, FIRST_PAUSE, GONE_WITHIN, PURCHASE_FIRST
+from layers.queue.preemption import Claim, preemption
 from layers.queue.snapshot import PutWorkload
 from tests.queue.worlds import World, a_cluster_queue, a_local_queue
 
@@ -482,3 +486,22 @@ def test_plans_that_come_to_nothing_are_made_more_and_more_seldom() -> None:
         world.passes(pauses[-1])
 
     assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
+
+
+def test_alike_gangs_that_nobody_makes_room_for_are_asked_about_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = gpus()
+    runs(world, "equal", labels=HIGH)
+    for i in range(5):
+        world.submit(f"high-{i}", 8, labels=HIGH)
+    world.submit("other", 4, labels=HIGH)
+    world.settle()
+    asked: list[str] = []
+
+    def counted(gang: Claim, *rest: Any, **more: Any) -> Any:
+        asked.append(gang.uid)
+        return preemption(gang, *rest, **more)
+
+    monkeypatch.setattr(preempting, "preemption", counted)
+    decide(world.snapshot(), world.now)
+
+    assert len(asked) == 2

@@ -33,6 +33,8 @@ def test_every_seed_can_be_finished_with_the_nodes_and_the_quota_that_there_are(
 def may_have(schedule: Schedule, tenant: int) -> int:
     """GPUs that a tenant may use when the other one uses none."""
     setup, other = schedule.setup, 1 - tenant
+    if setup.shared:
+        return sum(setup.quota)
     if not setup.cohort:
         return setup.quota[tenant]
     lends, limit = setup.lends[other], setup.borrows[tenant]

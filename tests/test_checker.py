@@ -363,7 +363,7 @@ def test_a_lie_about_a_cohort_is_told(lie: Callable[[dict[str, list[Json]]], obj
 def test_an_elastic_gang_asks_for_as_few_members_as_will_do() -> None:
     objects = a_cohort()
     late = next(w for w in objects["Workload"] if w["metadata"]["name"] == "late")
-    late["spec"]["podSets"][0] |= {"count": 9, "minCount": 7}
+    late["spec"]["podSets"][0] |= {"count": 9, "completions": 9, "minCount": 7}
 
     assert differences(objects) == []
     late["spec"]["podSets"][0]["minCount"] = 8

@@ -23,6 +23,7 @@ from contracts.base import Kind
 from contracts.mirrors import Pod
 from layers.runtime.errors import (
     ApiError,
+    ApiFailure,
     Conflict,
     Gone,
     Invalid,
@@ -340,21 +341,30 @@ class Api:
     async def _retrying(
         self, retried: Callable[[BaseException], bool], call: Callable[[], Awaitable[Response]]
     ) -> Response:
+        try:
+            return await call()  # nearly always all; to set retries up takes longer than a short call
+        except ApiFailure as error:
+            if not retried(error):
+                raise
+            pause = self._pause(error, 1)
+        await asyncio.sleep(pause)
         retrying = AsyncRetrying(
-            stop=stop_after_attempt(ATTEMPTS),
-            wait=self._pause,
+            stop=stop_after_attempt(ATTEMPTS - 1),
+            wait=self._pause_after,
             retry=retry_if_exception(retried),
             sleep=asyncio.sleep,
             reraise=True,
         )
         return await retrying(call)
 
-    def _pause(self, state: RetryCallState) -> float:
+    def _pause_after(self, state: RetryCallState) -> float:
+        return self._pause(state.outcome.exception() if state.outcome else None, state.attempt_number + 1)
+
+    def _pause(self, error: BaseException | None, attempt: int) -> float:
         """0.1 s, 0.2 s, 0.4 s, each shortened by up to half; what the server asks for wins, up to 30 s."""
-        error = state.outcome.exception() if state.outcome else None
         if isinstance(error, ApiError) and error.retry_after is not None:
             return min(error.retry_after, 30.0)
-        return float(0.1 * 2 ** (state.attempt_number - 1) * (1 - self._random() / 2))
+        return float(0.1 * 2 ** (attempt - 1) * (1 - self._random() / 2))
 
     def _decode(self, resource: Resource[T], answer: Response) -> T:
         try:

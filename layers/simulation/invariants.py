@@ -196,11 +196,11 @@ class Witness:
             case "nodeclaims" if new is not None:
                 if old is None:
                     self.purchases += 1
-                    self._check_limit(new)
                     owner = new.spec.owner
                     if (f"{owner.namespace}/{owner.capacity_request}", change.key) not in self._intents:
                         self._world.fail(f"{change.key} is made, and nobody has written that it is to be")
                 if is_true(new.status.conditions, LAUNCHED) and not (old and is_true(old.status.conditions, LAUNCHED)):
+                    self._check_limit(new)
                     self._check_purchase(new)
 
     def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
@@ -244,10 +244,14 @@ class Witness:
         self._evicted_for.setdefault(preemptor.key, self._world.clock.seconds)
 
     def _check_limit(self, claim: NodeClaim) -> None:
-        """No pool ever has more nodes than it may: limits are raised here, never lowered."""
+        """No pool ever has more nodes than it may: limits are raised here, never lowered.
+
+        Those that are launched count: a claim whose creation comes late, after its purchase was over, never is.
+        """
         pool = self._world.cluster.get("nodepools", claim.spec.node_pool) or {"spec": {}}
         limit = (pool["spec"].get("limits") or {}).get("nodes")
-        count = sum(c.spec.node_pool == claim.spec.node_pool for c in self._objects["nodeclaims"].values())
+        claims = [c for c in self._objects["nodeclaims"].values() if c.spec.node_pool == claim.spec.node_pool]
+        count = sum(is_true(c.status.conditions, LAUNCHED) for c in claims)
         if limit is not None and count > parse(str(limit), "nodes"):
             self._world.fail(
                 f"{claim.metadata.name} is node {count} of pool {claim.spec.node_pool}, allowed are {limit}"
@@ -428,7 +432,8 @@ class Witness:
         waiting = any(r.line is not None and r.line.under_way for r in self._world.replicas)
         if len(leading) < len(GATES) or waiting:
             self._last_write = now  # whoever takes over, or waits for an answer, has not looked yet
-        if any(r.line is not None and r.line.is_blind for r in self._world.replicas):
+        blind = any(r.line is not None and r.line.is_blind for r in self._world.replicas)
+        if blind:
             self._last_write = now  # nor has one who is not told
         if now - self._last_write > REST and self._confirmed_at != self._last_write:
             self._confirmed_at = self._last_write
@@ -441,10 +446,10 @@ class Witness:
             if self._is_calm and now - since > STARTS_WITHIN:
                 self._world.fail(f"others were evicted for {key} {now - since:.0f} s ago, and it does not start")
         wordless = {f"{type(one).__name__} {k}" for k, one in self._waiting() if one.status.verdict is None}
-        for one in _lasting(self._wordless_since, wordless if self._is_calm else set(), now, WORDLESS_BOUND):
+        all_work = self._is_calm and len(leading) == len(GATES) and not blind  # a pause may outlast the calm
+        for one in _lasting(self._wordless_since, wordless if all_work else set(), now, WORDLESS_BOUND):
             self._world.fail(f"{one} waits without a word")
-        at_work = "provisioning" in leading and not any(r.line and r.line.is_blind for r in self._world.replicas)
-        ownerless = dict(self._ownerless()) if at_work else {}
+        ownerless = dict(self._ownerless()) if "provisioning" in leading and not blind else {}
         for one in _lasting(self._ownerless_since, set(ownerless), now, OWNERLESS_BOUND):
             self._world.fail(f"{one} {ownerless[one]}")
 

@@ -35,8 +35,8 @@ LEAST_GANGS, LEAST_PURCHASES, LEAST_STRUCK, LEAST_EVENTS = 3, 1, 5, 200
 class Report:
     """What came of a schedule. ``digest`` is that of ``log``; equal schedules have equal ones.
 
-    ``events``: writes, the renewals of Leases left out. ``struck``: kind of fault → how many of them really happened.
-    ``checks``: how often an invariant was asked. ``seconds`` are virtual.
+    ``events``: writes, the renewals of Leases left out, and faults that struck. ``struck``: kind of fault → how many
+    of them really happened. ``checks``: how often an invariant was asked. ``seconds`` are virtual.
     """
 
     schedule: Schedule
@@ -113,7 +113,7 @@ class _Run:
             tuple(world.violations),
             tuple(world.log.lines),
             world.log.digest(),
-            events=self.witness.events,
+            events=self.witness.events + len(world.struck),
             seconds=world.clock.seconds,
             gangs=self.witness.gangs,
             purchases=self.witness.purchases,

@@ -117,11 +117,11 @@ SEVEN_OF_EIGHT = Schedule(
 def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
     """The schedule of a seed: at least three gangs of two tenants, one purchase, and ten faults of the ``kinds``.
 
-    Most clusters and gangs are small, one in eight is large: a run costs what its pods cost, and what goes wrong
+    Most clusters and gangs are small, one in sixteen is large: a run costs what its pods cost, and what goes wrong
     between two gangs of four goes wrong between two of twenty.
     """
     r = random.Random(f"schedule/{seed}")
-    large = r.random() < 1 / 8
+    large = r.random() < 1 / 16
     nodes = tuple(r.choice((4, 7, 8) if large else (1, 2, 3)) for _ in range(r.randint(1, 3) if large else 2))
     machine = r.choice((1, 2, 2, 2, 4))
     # The first gang needs more than there is: somebody has to buy.

@@ -45,7 +45,7 @@ def may_have(schedule: Schedule, tenant: int) -> int:
 def test_most_gangs_are_small_and_some_are_large() -> None:
     sizes = [j.members for seed in SEEDS for j in schedule_of(seed).jobs]
     small, large = sum(2 <= n <= 6 for n in sizes), sum(n > 12 for n in sizes)
-    assert (small > len(sizes) / 2, large > len(sizes) / 50) == (True, True)
+    assert (small > len(sizes) / 2, large > len(sizes) / 100) == (True, True)
 
 
 def test_make_plays_these_seeds() -> None:

@@ -31,6 +31,8 @@ class Reason(StrEnum):
     FLAVOR_TAINT_NOT_TOLERATED = "FlavorTaintNotTolerated"
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
     BACKOFF = "Backoff"
+    WAITING_FOR_VICTIMS = "WaitingForVictims"
+    PREEMPTION_CYCLE = "PreemptionCycle"
     QUOTA_EXCEEDED = "QuotaExceeded"
     BORROWING_LIMIT_REACHED = "BorrowingLimitReached"
     COHORT_EXHAUSTED = "CohortExhausted"
@@ -40,6 +42,7 @@ class Reason(StrEnum):
     BIND_FAILED = "BindFailed"
     MEMBER_LOST = "MemberLost"
     MEMBERS_MISSING = "MembersMissing"
+    NO_PLACEMENT_EVEN_IF_EVICTED = "NoPlacementEvenIfEvicted"
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
     INSUFFICIENT_NODES = "InsufficientNodes"
     FRAGMENTED = "Fragmented"
@@ -94,6 +97,7 @@ class Passed(StrEnum):
 class EvictionReason(StrEnum):
     """Why an attempt ended before its Job finished. Written by the queue gate alone."""
 
+    PREEMPTED = "Preempted"
     QUEUE_TIMEOUT = "QueueTimeout"
     CAPACITY_TIMEOUT = "CapacityTimeout"
     CAPACITY_FAILED = "CapacityFailed"

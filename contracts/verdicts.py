@@ -141,6 +141,14 @@ def sentence(b: Blocker) -> str:
             return (
                 f"queue {b.queue} has a quota of {amount(b.limit)} {resource} in all, the gang {asks} and can never fit"
             )
+        case Reason.PREEMPTION_CYCLE:
+            return f"the gang was evicted for {listed} and may not have them evicted in turn"
+        case Reason.WAITING_FOR_VICTIMS if not b.objects:
+            return "the gang gate is asked whom to evict for the gang"
+        case Reason.WAITING_FOR_VICTIMS:
+            return f"being evicted for this gang: {listed}"
+        case Reason.NO_PLACEMENT_EVEN_IF_EVICTED:
+            return f"no placement even if all {b.nodes or 0} gangs ended that may be evicted"
         case Reason.BEHIND_HEAD:
             return f"older work goes first in queue {b.queue}: {listed}"
         case Reason.BACKOFF:

@@ -234,7 +234,7 @@ class _Reckoning:
             if reason not in _OF_QUOTA or name not in self.of["ClusterQueue"]:
                 continue
             key = f"{b['flavor']} {b['resource']}"
-            wants = one[b["resource"]] * pod_set["count"]
+            wants = one[b["resource"]] * self._fewest(_key(workload), pod_set)
             yield from _compared(
                 f"Workload {_key(workload)}: {reason} of {key}", b, _quota_truth(reason, name, b, wants, lending[key])
             )
@@ -285,6 +285,12 @@ class _Reckoning:
         count, completions = self._size(key, pod_set), pod_set.get("completions")
         done = self._succeeded(key, pod_set["name"])
         return max(0, min(count, (count if completions is None else int(completions)) - done))
+
+    def _fewest(self, key: str, pod_set: Json) -> int:
+        """As how many members the gang may run: fewer than it asks for if it is elastic, or if some are done."""
+        count, completions = int(pod_set["count"]), pod_set.get("completions")
+        left = count if completions is None else int(completions) - self._succeeded(key, pod_set["name"])
+        return max(0, min(count, int(pod_set.get("minCount") or count), left))
 
     def _size(self, key: str, pod_set: Json) -> int:
         """How many of a pod set were admitted: fewer than it asks for when the job is elastic."""

@@ -360,6 +360,16 @@ def test_a_lie_about_a_cohort_is_told(lie: Callable[[dict[str, list[Json]]], obj
     assert sentence in differences(objects)
 
 
+def test_an_elastic_gang_asks_for_as_few_members_as_will_do() -> None:
+    objects = a_cohort()
+    late = next(w for w in objects["Workload"] if w["metadata"]["name"] == "late")
+    late["spec"]["podSets"][0] |= {"count": 9, "completions": 9, "minCount": 7}
+
+    assert differences(objects) == []
+    late["spec"]["podSets"][0]["minCount"] = 8
+    assert "Workload team/late: CohortExhausted of any nvidia.com/gpu says requested 7: 8" in differences(objects)
+
+
 def test_a_held_slot_whose_member_has_succeeded_takes_nothing() -> None:
     objects = a_cluster()
     objects["Pod"] = [pod("runs", k, "rack", "Succeeded") for k in range(2)] + [

@@ -64,6 +64,16 @@ class PodGroupSpec(Contract):
     workload_name: Name
 
 
+class PreemptionAnswer(Contract):
+    """Which of a plan's candidates must end so that the whole gang has places."""
+
+    plan: int = Field(description="The number of the PreemptionPlan that is answered.")
+    placeable: bool = Field(description="False: not even if all of them end.")
+    victims: Annotated[tuple[str, ...], Field(max_length=256)] = Field(
+        default=(), description="Uids of Workloads: as few as will do, in the plan's order. None: there is room."
+    )
+
+
 class PodGroupStatus(Contract):
     """The gang gate's words. ``hold`` is capacity promised to this gang: its placement, or under Held what stands."""
 
@@ -82,6 +92,7 @@ class PodGroupStatus(Contract):
     overtaken_by: tuple[str, ...] = Field(
         default=(), description="Uids of younger PodGroups of other ClusterQueues that were placed before this one."
     )
+    preemption: PreemptionAnswer | None = None
     verdict: Verdict | None = None
     history: History = History()
 

@@ -194,16 +194,10 @@ class PreemptionPolicy(StrEnum):
     ANY = "Any"
 
 
-def _never_yet(field: str) -> dict[str, Any]:
-    return _rules(("self == 'Never'", f"nobody is preempted yet: leave {field} out, or write Never"))
-
-
 class BorrowWithinCohort(Contract):
     """Whether a gang that would borrow may have others evicted that borrow."""
 
-    policy: Literal[PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY] = Field(
-        default=PreemptionPolicy.NEVER, json_schema_extra=_never_yet("policy")
-    )
+    policy: Literal[PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY] = PreemptionPolicy.NEVER
     max_priority_threshold: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = Field(
         default=None, description="Only gangs of at most this priority are evicted; absent: all of lower priority."
     )
@@ -223,24 +217,25 @@ class Preemption(Contract):
 
     within_cluster_queue: Literal[
         PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY
-    ] = Field(default=PreemptionPolicy.NEVER, json_schema_extra=_never_yet("withinClusterQueue"))
+    ] = PreemptionPolicy.NEVER
     reclaim_within_cohort: Literal[PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.ANY] = (
-        Field(default=PreemptionPolicy.NEVER, json_schema_extra=_never_yet("reclaimWithinCohort"))
+        PreemptionPolicy.NEVER
     )
     borrow_within_cohort: BorrowWithinCohort = BorrowWithinCohort()
+    max_evictions: Annotated[int, Field(ge=0, le=1000)] | None = Field(
+        default=None,
+        description="How often a gang of this queue may be evicted for others before it is left alone, but for what "
+        "another queue has of its own; absent: any number of times.",
+    )
 
 
 class FairSharing(Contract):
-    """How much this one counts beside its siblings when quota is shared."""
+    """How much this one counts beside its siblings. Where one node of a tree has it, the shares of all are weighed."""
 
     weight: Quantity = Field(
         default="1",
-        json_schema_extra=_rules(
-            (
-                "type(self) == int ? self == 1 : isQuantity(self) && quantity(self).compareTo(quantity('1')) == 0",
-                "shares are not weighed yet: leave weight out, or write 1",
-            )
-        ),
+        description="What is borrowed is divided by it; 0: who borrows at all gives way to everybody else.",
+        json_schema_extra=_zero_or_more("weight"),
     )
 
 
@@ -259,17 +254,9 @@ class ClusterQueueSpec(Contract):
     )
     flavor_fungibility: FlavorFungibility = FlavorFungibility()
     preemption: Preemption = Preemption()
-    fair_sharing: FairSharing = FairSharing()
+    fair_sharing: FairSharing | None = None
     stop_policy: StopPolicy = StopPolicy.NONE
-    queueing_strategy: QueueingStrategy = Field(
-        default=QueueingStrategy.BOUNDED_OVERTAKING,
-        json_schema_extra=_rules(
-            (
-                "self == 'BoundedOvertaking'",
-                "this strategy does not act yet: leave queueingStrategy out, or write BoundedOvertaking",
-            )
-        ),
-    )
+    queueing_strategy: QueueingStrategy = QueueingStrategy.BOUNDED_OVERTAKING
     max_overtakes: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=DEFAULT_MAX_OVERTAKES,
         description="How many younger gangs may be charged before an older one that could run.",
@@ -277,7 +264,9 @@ class ClusterQueueSpec(Contract):
     timeouts: Timeouts = Timeouts()
     requeue: Requeue = Requeue()
     reservation_after: Duration | None = Field(
-        default=None, description="How long a gang waits before capacity is kept for it."
+        default=None,
+        description="How long a gang waits before capacity is kept for it, however often it was overtaken; absent: "
+        "only the count decides.",
     )
 
     model_config = ConfigDict(
@@ -287,7 +276,18 @@ class ClusterQueueSpec(Contract):
                 "borrowingLimit and lendingLimit act between the queues of a cohort: set cohortName, or leave them out",
             ),
             (_LENDS_WHAT_IT_HAS, "lendingLimit may be at most nominalQuota: lower it, or raise nominalQuota"),
-            ("!has(self.reservationAfter)", "no capacity is kept after a time yet: leave reservationAfter out"),
+            (
+                "!has(self.fairSharing) || !has(self.preemption) || !has(self.preemption.borrowWithinCohort) || "
+                "!has(self.preemption.borrowWithinCohort.policy) || "
+                "self.preemption.borrowWithinCohort.policy == 'Never'",
+                "where shares are weighed they decide who gives way to a borrower: leave borrowWithinCohort out, or "
+                "fairSharing",
+            ),
+            (
+                "!has(self.queueingStrategy) || self.queueingStrategy == 'BoundedOvertaking' || "
+                "!has(self.reservationAfter)",
+                "reservationAfter acts with queueingStrategy BoundedOvertaking: leave it out, or change the strategy",
+            ),
         )
     )
 
@@ -349,7 +349,7 @@ class CohortSpec(Contract):
     resource_groups: Annotated[tuple[ResourceGroup, ...], Field(max_length=8)] = Field(
         default=(), description="Quota for all below, besides their own.", json_schema_extra=_COVERED_ONCE
     )
-    fair_sharing: FairSharing = FairSharing()
+    fair_sharing: FairSharing | None = None
 
     model_config = ConfigDict(
         json_schema_extra=_rules(

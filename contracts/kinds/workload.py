@@ -24,6 +24,10 @@ PODS_READY = "PodsReady"
 RECOVERING = "Recovering"
 DEACTIVATED = "Deactivated"
 """The Workload is out of its queue until somebody sets ``spec.active`` to true; the reason says who put it out."""
+PREEMPTION_PLANNED = "PreemptionPlanned"
+
+MOST_CANDIDATES = 256
+MOST_REMEMBERED = 64
 
 MOST_FAILED_FLAVORS = 64
 
@@ -136,6 +140,44 @@ class FailedFlavor(Contract):
     until: datetime
 
 
+class PreemptionState(StrEnum):
+    """Planned: the gang gate is asked whom to evict. Evicting: ``victims`` end. Refused: no placement even if all did.
+    Expired: the deadline passed. The last two keep the gang from planning again before ``until``."""
+
+    PLANNED = "Planned"
+    EVICTING = "Evicting"
+    REFUSED = "Refused"
+    EXPIRED = "Expired"
+
+
+class PreemptionCandidate(Contract):
+    """One attempt of a Workload that may be evicted, and by which rule."""
+
+    uid: str
+    attempt: int
+    workload: str = Field(description="namespace/name")
+    cause: str
+
+
+class PreemptionPlan(Contract):
+    """Whom this gang may have evicted, in the order in which they go; the gang gate answers by the plan's number."""
+
+    number: Annotated[int, Field(ge=1)]
+    state: PreemptionState
+    reservation: int
+    admission: Admission = Field(description="What the gang is to be charged when they have gone.")
+    candidates: Annotated[tuple[PreemptionCandidate, ...], Field(max_length=MOST_CANDIDATES)] = ()
+    victims: Annotated[tuple[str, ...], Field(max_length=MOST_CANDIDATES)] = Field(
+        default=(), description="Uids of the candidates that are evicted: with fewer the gang would not start."
+    )
+    until: datetime = Field(description="The deadline; after the plan has failed, when another may be made.")
+    failures: int = Field(default=0, description="Plans of this gang in a row that came to nothing.")
+
+    @property
+    def in_flight(self) -> bool:
+        return self.state in (PreemptionState.PLANNED, PreemptionState.EVICTING)
+
+
 class WorkloadStatus(Contract):
     """The queue gate's words. ``reservation`` rises with every lost reservation and every attempt; others echo it."""
 
@@ -159,6 +201,13 @@ class WorkloadStatus(Contract):
     retry_at: datetime | None = Field(default=None, description="Not reserved before this moment (back-off).")
     failed_flavors: Annotated[tuple[FailedFlavor, ...], Field(max_length=MOST_FAILED_FLAVORS)] = Field(
         default=(), description="Flavors that are tried after the others for now; the one that failed last stands last."
+    )
+    preemption: PreemptionPlan | None = None
+    preempted: int = Field(default=0, description="How often it was evicted for others.")
+    preempted_by: Annotated[tuple[str, ...], Field(max_length=MOST_REMEMBERED)] = Field(
+        default=(),
+        description="Uids of those for which it was evicted, and of those for which these had been: by borrowing it "
+        "does not have one of them evicted.",
     )
     traceparent: str | None = None
     verdict: Verdict | None = None

@@ -43,6 +43,12 @@ def remedy(b: Blocker) -> str | None:
             return f"{most}raise the nominalQuota of queue {b.queue} to {amount(b.requested)}"
         case Reason.BEHIND_HEAD:
             return f"wait until {named} started or ended"
+        case Reason.WAITING_FOR_VICTIMS:
+            return f"wait until {named} ended" if b.objects else "wait for the gang gate's answer"
+        case Reason.PREEMPTION_CYCLE:
+            return f"wait until {named} ended, or give the Job a quota of its own to reclaim"
+        case Reason.NO_PLACEMENT_EVEN_IF_EVICTED:
+            return "more or larger nodes, or let members ask for less each: evicting others is of no use"
         case Reason.QUEUE_NOT_FOUND:
             return f"create {named}, or create the Job anew in a queue that exists"
         case Reason.QUEUE_STOPPED:

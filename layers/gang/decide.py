@@ -14,12 +14,24 @@ from typing import TypeVar
 from contracts.base import ObjectMeta, OwnerReference
 from contracts.conditions import find
 from contracts.kinds.capacity import CapacityState
-from contracts.kinds.pod_group import PodClass, PodGroup, PodGroupSpec, PodGroupState, PodGroupStatus
-from contracts.kinds.workload import ADMITTED, ChargeCause, Workload, WorkloadState
+from contracts.kinds.pod_group import (
+    PodClass,
+    PodGroup,
+    PodGroupSpec,
+    PodGroupState,
+    PodGroupStatus,
+)
+from contracts.kinds.workload import (
+    ADMITTED,
+    ChargeCause,
+    Workload,
+    WorkloadState,
+)
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker, ordered
 from layers.gang import rejections
 from layers.gang.candidates import Candidate, Shape
+from layers.gang.evictions import Evictions, victims_of
 from layers.gang.ledger import Free, Ledger
 from layers.gang.members import Shares, assignments, hold_of, shares_of
 from layers.gang.placement import Packing, could_pack, pack
@@ -69,6 +81,7 @@ class _Pass:
         self.words: dict[str, PutPodGroupStatus] = {}
         self.steps: list[Step] = []
         self.puts: dict[str, int] = {}
+        self.evictions = Evictions(self.ledger, self.gangs, world.pods, self.names)
         self.wake_at: datetime | None = None
         for g in self.gangs:
             self._hold(g, g.held)
@@ -81,9 +94,12 @@ class _Pass:
         for g in present:
             if g.attempt in _RESERVED and g.state in _STANDING:
                 self._apart(g, self._stand)
-        for g in present:
-            if not (g.attempt in _RESERVED and g.state in _STANDING):
-                self._apart(g, self._wait)
+        waiting = [g for g in present if not (g.attempt in _RESERVED and g.state in _STANDING)]
+        for g in waiting:
+            self._apart(g, self._keep_what_victims_free)
+        for g in waiting:
+            self._apart(g, self._wait)
+            self._apart(g, self._keep_what_victims_free)
         words = tuple(self.words.values())
         return Decision((*self.steps, *words), self.wake_at, tuple(self.faults), len(words))
 
@@ -334,8 +350,11 @@ class _Pass:
         outlook = Outlook(packing.whole, packing.whole or self._possible(g))
         if not packing.whole and any(members.bears_cordons for members in g.classes.values()):
             shares, packing = self._without_cordons(g, keep=g.state is PodGroupState.HELD)
+        refused: Sequence[Blocker] = ()
+        if state is WorkloadState.PENDING or (state is WorkloadState.RESERVED and not packing.whole):
+            refused = self.evictions.answer(g)
         if state is WorkloadState.PENDING:
-            self._say(g, PodGroupState.OFF, Answer(outlook))
+            self._say(g, PodGroupState.OFF, Answer(outlook, blockers=refused))
         elif not packing.whole and state is WorkloadState.ADMITTED:
             found = rejections.no_placement(self.ledger, g.uid, g.wanted, packing, self.names)
             self._say(g, PodGroupState.ROLLED_BACK, Answer(outlook, blockers=found))
@@ -364,6 +383,9 @@ class _Pass:
     ) -> None:
         assert g.group is not None
         found = self._shared(g, "why", lambda: self._why(g, packing))
+        refusal = self.evictions.refusal(g)
+        if refusal:
+            found = ordered((*found, *refusal))
         if g.attempt is WorkloadState.CHARGED and g.workload.charge_cause is ChargeCause.PLANNED:
             if g.gang.capacity in _IN_FLIGHT:
                 nodes = g.gang.planned_nodes
@@ -420,6 +442,12 @@ class _Pass:
         assert status is not None
         self._put(older.group, status.but(overtaken_by=(*status.overtaken_by, younger_uid)))
 
+    def _keep_what_victims_free(self, g: Candidate) -> None:
+        if g.group is not None and not self._placed_meanwhile(g):
+            shares = self.evictions.room_kept(g)
+            if shares is not None:
+                self._hold(g, shares)
+
     # ---- both -------------------------------------------------------------------------------------------------------
 
     def _short(
@@ -430,7 +458,8 @@ class _Pass:
         packing: Packing,
         found: Sequence[Blocker],
     ) -> Answer:
-        lacks = self._shared(g, "lacks", lambda: _shortfall(g.gang, packing))
+        # While others end for the gang, nothing lacks that should be bought.
+        lacks = () if victims_of(g) else self._shared(g, "lacks", lambda: _shortfall(g.gang, packing))
         return Answer(outlook, shares, lacks, found)
 
     def _possible(self, g: Candidate) -> bool:
@@ -483,6 +512,8 @@ class _Pass:
         """
         assert g.group is not None
         group, succeeded = g.group, g.members.succeeded
+        if state in (PodGroupState.OFF, PodGroupState.UNPLACED):
+            answer = replace(answer, preemption=self.evictions.answers.get(g.uid))
         if says(group, g.workload, g.state, state, answer, succeeded):
             return
         if g.uid in self.puts or not stands(group, g.workload, g.state, state, answer, succeeded):

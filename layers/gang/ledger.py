@@ -82,6 +82,15 @@ class Ledger:
                 self.free[i][resource] += amount
             self._changes[i] += 1
 
+    def shift(self, freed: Mapping[int, Mapping[str, int]], sign: int) -> None:
+        """Count what is freed, by node's position, as free (``sign`` 1), or as taken again (-1)."""
+        for i, amounts in freed.items():
+            for resource, amount in amounts.items():
+                self.free[i][resource] = self.free[i].get(resource, 0) + sign * amount
+            self._changes[i] += 1
+        if freed:
+            self._known.clear()
+
     def holders(self) -> dict[str, dict[int, Free]]:
         """Owner → node's position → what its empty slots take there."""
         return self._empty

@@ -37,6 +37,7 @@ from layers.gang.snapshot import (
     PodRow,
     Snapshot,
     Times,
+    assigned_to,
     capacity_of,
     demand_of,
     node_row,
@@ -173,7 +174,7 @@ class GangGate:
             self._take_back(key)
         if new is None:
             self._demands.pop(key, None)
-        elif old is None or old.spec != new.spec or old.status.admission != new.status.admission:
+        elif old is None or old.spec != new.spec or assigned_to(old) != assigned_to(new):
             self._demands[key] = demand_of(new)
 
     def _on_queue(self, key: str, old: ClusterQueue | None, new: ClusterQueue | None) -> None:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodClass, PodGroup
-from contracts.kinds.workload import PodSet, PodSetAssignment, Workload
+from contracts.kinds.workload import Admission, PodSet, PodSetAssignment, Workload
 from contracts.matching import tolerates
 from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, Taint, Toleration
 from contracts.names import ATTEMPT_LABEL, HELD_FOR_ANNOTATION, NODE_CLAIM_LABEL, POD_SET_LABEL, REMOVING_ANNOTATION
@@ -282,9 +282,15 @@ def required_affinity(spec: PodSpec) -> NodeSelector | None:
     return spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
 
 
+def assigned_to(workload: Workload) -> Admission | None:
+    """The quota that its pods are for. Whoever waits for others to end is looked at as it will be charged then."""
+    plan = workload.status.preemption
+    return workload.status.admission or (plan.admission if plan else None)
+
+
 def demand_of(workload: Workload) -> Demand:
     """What the gang asks for, with what its quota adds to the pods. Never raises: see `Demand.unsupported`."""
-    admission = workload.status.admission
+    admission = assigned_to(workload)
     assigned = {a.name: a for a in admission.pod_set_assignments} if admission else {}
     pod_sets: list[PodSetDemand] = []
     unsupported: list[tuple[str, str]] = []

@@ -20,6 +20,7 @@ from contracts.kinds.pod_group import (
     PodGroup,
     PodGroupState,
     PodGroupStatus,
+    PreemptionAnswer,
 )
 from contracts.kinds.workload import ADMITTED, EVICTED, QUOTA_RESERVED, Workload, WorkloadState
 from contracts.reasons import Layer, Passed, Reason
@@ -49,6 +50,7 @@ class Answer:
     shortfall: tuple[PodClass, ...] = ()
     blockers: Sequence[Blocker] = ()
     bound: int = 0
+    preemption: PreemptionAnswer | None = None
 
 
 def says(
@@ -94,7 +96,7 @@ def stands(
     said = {c.type: c.status == "True" for c in status.conditions}
     if (said.get(FITS), said.get(POSSIBLE)) != (answer.outlook.fits, answer.outlook.possible):
         return False
-    if (status.bound, status.succeeded) != (answer.bound, succeeded):
+    if (status.bound, status.succeeded, status.preemption) != (answer.bound, succeeded, answer.preemption):
         return False
     if any(c.observed_generation != group.metadata.generation for c in status.conditions):
         return False
@@ -217,6 +219,7 @@ class Writer:
             shortfall=answer.shortfall,
             bound=answer.bound,
             succeeded=self._succeeded,
+            preemption=answer.preemption,
             verdict=verdict,
             history=history,
         )
@@ -267,7 +270,9 @@ def without_workload(group: PodGroup, now: datetime) -> PodGroupStatus:
         if find(conditions, type):
             conditions = set_condition(conditions, type, False, "WorkloadGone", "", now, group.metadata.generation)
     history = before.history.moved(None, now=now, attempt=before.attempt, result="released")
-    return before.but(conditions=conditions, hold=(), shortfall=(), bound=0, verdict=None, history=history)
+    return before.but(
+        conditions=conditions, hold=(), shortfall=(), bound=0, preemption=None, verdict=None, history=history
+    )
 
 
 def refused_since(group: PodGroup, attempt: int) -> datetime | None:

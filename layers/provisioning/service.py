@@ -74,6 +74,8 @@ ASIDE_FAILING = (0.5, 8.0)
 TOO_LARGE = 413
 MOST_WORDS = 1000
 """Letters of another party's own words that are kept."""
+ORPHANED_FOR = 5.0
+"""Seconds for which a bought node must be seen without its claim, and after which a used one is looked at again."""
 UNREAD_AGAIN = 2.0
 """Seconds after which a Workload is read again that could not be."""
 SEEN_AGAIN = 0.05
@@ -125,6 +127,8 @@ class ProvisioningGate:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._counted: Counter[tuple[str, str]] = Counter()
         self._leading = False
+        self._orphans: dict[str, datetime] = {}
+        """Since when a bought node has been seen without its claim."""
         self._by_reason = Gauge(
             "provisioning_requests",
             "Capacity requests by state and by what their verdict says",
@@ -166,7 +170,7 @@ class ProvisioningGate:
             changed(key, old, new)
 
         def node_changed(key: str, old: Node | None, new: Node | None) -> None:
-            if key in self.claims:
+            if key in self.claims or (new is not None and _is_bought(new)):
                 self._lives.add(key)
             changed(key, old, new)
 
@@ -207,6 +211,9 @@ class ProvisioningGate:
         self._passes.add(PASS)
         for name in self.claims.keys():  # noqa: SIM118  # a cache is not a dict
             self._lives.add(name)
+        for node in self.nodes.values():
+            if _is_bought(node):
+                self._lives.add(node.key)
 
     # ---- passes ------------------------------------------------------------------------------------------------------
 
@@ -407,10 +414,10 @@ class ProvisioningGate:
     # ---- lives of claims ---------------------------------------------------------------------------------------------
 
     async def _live(self, name: str) -> float | None:
-        claim = self.claims.get(name)
+        claim, node, now = self.claims.get(name), self.nodes.get(name), self._clock()
         if claim is None:
-            return None
-        node, now = self.nodes.get(name), self._clock()
+            return await self._without_claim(node, now) if node is not None and _is_bought(node) else None
+        self._orphans.pop(name, None)
         provider = self._providers[claim.spec.node_class.kind]
         match lifecycle.next_act(claim, node, now):
             case lifecycle.Terminate():
@@ -438,6 +445,31 @@ class ProvisioningGate:
                 # What is past was done now, or will be told by a watch.
                 wakes = [(at - now).total_seconds() for at in (until, due) if at is not None and at > now]
                 return min(wakes) + 0.001 if wakes else None
+
+    async def _without_claim(self, node: Node, now: datetime) -> float | None:
+        """End a bought node whose claim is gone, as a machine that came up late: as an idle one goes, and no sooner.
+
+        Cordoned first, then asked about: what runs there or is promised there stays until it is over.
+        """
+        name = node.key
+        waits = (self._orphans.setdefault(name, now) - now).total_seconds() + ORPHANED_FOR
+        if waits > 0:
+            return waits + 0.001
+        try:
+            self.claims.put_own_write(await self._api.get(CLAIMS, name))
+            return None
+        except NotFound:
+            pass
+        if REMOVING_ANNOTATION not in node.metadata.annotations:
+            log.warning("node.orphaned", node=name)
+            await patch_tested(self._api, self.nodes, NODES, node, node_operations(MarkRemoving(node)))
+            return 0.001
+        groups, pods = await self._api.list_page(POD_GROUPS), await self._pods_on(name)
+        if groups.undecodable or name in held_nodes(groups.items) or busy_nodes(pods):
+            return ORPHANED_FOR
+        await self._delete_node(name)
+        self._orphans.pop(name, None)
+        return None
 
     def _is_awaited(self, claim: NodeClaim) -> bool:
         """Whether the claim is part of a purchase that is under way, and so is paid for."""
@@ -494,6 +526,10 @@ class ProvisioningGate:
         if node.metadata.labels.get(NODE_CLAIM_LABEL) == name:
             meta = node.metadata
             await self._api.delete(NODES, name, uid=meta.uid, resource_version=meta.resource_version)
+
+
+def _is_bought(node: Node) -> bool:
+    return node.metadata.labels.get(NODE_CLAIM_LABEL) == node.metadata.name
 
 
 def _refusal(claim: NodeClaim, error: LaunchRefused) -> Blocker:

@@ -144,6 +144,7 @@ def retried(
             attempt=attempt,
             reservation=before.reservation + 1,
             admission=None,
+            preemption=None,
             reclaimable={},
             requeues=requeues,
             retry_at=now + timedelta(seconds=pause),

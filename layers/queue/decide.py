@@ -8,21 +8,19 @@ when the write has landed; what it charges counts at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
 from contracts.conditions import find, is_true
 from contracts.kinds import ClusterQueue, Workload
-from contracts.kinds.capacity import CapacityState
 from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.queues import Requeue
 from contracts.kinds.workload import (
     DEACTIVATED,
     EVICTED,
     FINISHED,
-    QUOTA_CHARGED,
     Admission,
     ChargeCause,
     WorkloadState,
@@ -32,15 +30,18 @@ from contracts.reasons import Deactivation, EvictionReason, Passed, Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker, sentence
 from layers.queue import attempts
 from layers.queue.behind import answers, behind, cause_of
-from layers.queue.clocks import after, backoff_bounds, clocks_of, is_activated
+from layers.queue.clocks import backoff_bounds, is_activated
 from layers.queue.demands import Demand
 from layers.queue.fallback import failed_flavors, fallback, is_hopeless, with_failed_flavors
 from layers.queue.intake import key_of, out_of_queue, spec_of, workload_of
+from layers.queue.leaving import pods_and_purchase, remains_of_attempt
+from layers.queue.lines import Lines, with_overtakings
 from layers.queue.obstacles import deactivation_of, ended_by_people, queues_of, readable_demands, standing_obstacles
-from layers.queue.order import Waiting, could_run, in_turn
-from layers.queue.quota import Assigned, Charges, assign, exceeds_maximum, stands
+from layers.queue.order import Waiting, in_turn
+from layers.queue.preempting import Preempting, remembered, without_plan
+from layers.queue.quota import Assigned, Charges, assign, stands, taken_by
 from layers.queue.reclaiming import gives_up_members
-from layers.queue.running import course_of, given_up_for
+from layers.queue.running import course_of, given_up_for, hold_of
 from layers.queue.sizes import Sizes, counts_of, is_within, largest, nothing, resized, sizes_of, total
 from layers.queue.snapshot import (
     Decision,
@@ -48,7 +49,6 @@ from layers.queue.snapshot import (
     JobView,
     MakeWorkload,
     PutWorkload,
-    ReadRemains,
     RemoveFinalizer,
     RewriteSpec,
     Snapshot,
@@ -70,15 +70,6 @@ from layers.queue.verdicts import (
 
 _HELD_BACK = (WorkloadState.PENDING, WorkloadState.RESERVED)
 _CAUSES = frozenset(Deactivation)
-_PASSING = (
-    Reason.QUOTA_EXCEEDED,
-    Reason.BORROWING_LIMIT_REACHED,
-    Reason.COHORT_EXHAUSTED,
-    Reason.BEHIND_HEAD,
-    Reason.BACKOFF,
-)
-"""What passes by itself when others end, or with time."""
-_OF_QUOTA = (*_PASSING, Reason.EXCEEDS_MAX_QUOTA, Reason.NO_MATCHING_FLAVOR, Reason.FLAVOR_TAINT_NOT_TOLERATED)
 
 
 def decide(world: Snapshot, now: datetime) -> Decision:
@@ -94,12 +85,12 @@ class _Pass:
     def __init__(self, world: Snapshot, now: datetime) -> None:
         self.world, self.now = world, now
         self.charges = Charges(world.ledger())
-        self.waiting: dict[str, Waiting] = {}
+        self.lines = Lines(world, now)
+        self.preempting = Preempting(world, self.charges, now)
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
         self.rewritten: set[str] = set()
         self.faults: list[tuple[str, str]] = []
-        self.fitting: dict[tuple[str, str], bool] = {}
         self.steps: list[Step] = []
         self.wake_at: datetime | None = None
         self.refresh = max(REFRESH, timedelta(milliseconds=20) * len(world.workloads))
@@ -113,9 +104,16 @@ class _Pass:
         for job in sorted(self.world.jobs.values(), key=lambda j: (j.asked.created_at, j.uid)):
             if key_of(job) not in known and key_of(job) not in self.world.set_aside:
                 self._isolated(key_of(job), partial(self._new, job))
-        for workload in in_turn(self.world.workloads.values()):
+        for workload in self._in_turn():
             if not self._isolated(workload.key, partial(self._one, workload)):
                 self._isolated(workload.key, partial(self._undecidable, workload))
+
+    def _in_turn(self) -> list[Workload]:
+        """All Workloads; those that may be charged now change places where shares are weighed."""
+        found = in_turn(self.world.workloads.values())
+        ready = {w.key: w for w in found if w.state is WorkloadState.RESERVED and cause_of(w, *behind(w, self.world))}
+        fairly = iter(self.preempting.in_fair_turn(ready.values()) if ready else ())
+        return [next(fairly) if w.key in ready else w for w in found]
 
     def counting(self) -> list[PutWorkload]:
         """The status writes that take no quota."""
@@ -184,10 +182,11 @@ class _Pass:
         group, _ = behind(workload, self.world)
         done = attempts.finished(attempts.begun(workload, self.now), outcome, group, self.now)
         if workload.state is WorkloadState.ADMITTED:
-            over = self._remains_are_gone(workload)
-            if over is None:
+            found = pods_and_purchase(workload, self.world)
+            if found.asks is not None:
+                self.steps.append(found.asks)
                 return
-            if over:
+            if found.gone:
                 done = attempts.freed(done, self.now)
         self._put(with_verdict(done, verdict_of(done, (), Passed.FINISHED, self.now), self.now), workload)
 
@@ -209,28 +208,11 @@ class _Pass:
                 self._wake(due)
 
     def _has_left_nothing(self, workload: Workload, job: JobView | None) -> bool:
-        """Whether an ending attempt is over: job held, no pod, no purchase. Asks for what is lacking."""
-        if job is not None and not job.suspended and not job.finished and not job.deleted:
-            self.steps.append(SuspendJob(job, workload.key))
-            return False
-        if job is not None and job.shrunk and not job.finished and not job.deleted:
-            self.steps.append(SuspendJob(job, workload.key))  # held by somebody else, in the smaller size
-            return False
-        started = job is not None and not job.deleted and job.attempt == workload.status.attempt
-        if started and job is not None and not job.finished and not job.settled:
-            # Its controller may still act on the view in which the Job runs, and make pods.
-            return False
-        return self._remains_are_gone(workload) is True
-
-    def _remains_are_gone(self, workload: Workload) -> bool | None:
-        """Whether no pod of the attempt and no purchase is left, by a consistent read; None: it is asked for."""
-        request = self.world.capacity_requests.get(workload.key)
-        if self.world.unfinished_pods.get(workload.key, 0) or (request is not None and request.in_flight):
-            return False
-        if (workload.metadata.uid, workload.status.attempt) not in self.world.left_nothing:
-            self.steps.append(ReadRemains(workload))
-            return None
-        return True
+        """Whether an ending attempt is over. Asks for what is lacking."""
+        found = remains_of_attempt(workload, job, self.world)
+        if found.asks is not None:
+            self.steps.append(found.asks)
+        return found.gone
 
     def _retry(self, old: Workload, job: JobView) -> None:
         _, queue = queues_of(old, self.world)
@@ -273,7 +255,7 @@ class _Pass:
             case WorkloadState.RESERVED:
                 self._reserved(workload, old, job, same)
             case WorkloadState.CHARGED:
-                self._charged(workload, old, job, same)
+                self._charged(workload, old, same)
             case _:
                 self._admitted(workload, old, job, same)
 
@@ -290,8 +272,8 @@ class _Pass:
             self._put_out(workload, old)
             return
         obstacles, assigned = self._obstacles(workload, job)
+        group, request = behind(workload, self.world)
         if not obstacles and assigned.admission:
-            group, request = behind(workload, self.world)
             workload = attempts.reserved(workload, assigned.admission, self.now)
             if workload.size == 0:  # no member is to run: there is nothing to place
                 self._admit(attempts.charged(workload, ChargeCause.PLACED, self.now, waits=False), old)
@@ -299,8 +281,9 @@ class _Pass:
             self._stand_in_line(workload, obstacles)
             self._say(workload, old, blockers_behind(workload, group, request), Passed.QUOTA_RESERVED)
         else:
+            workload, planned = self._preempt(workload, obstacles)
             self._stand_in_line(workload, obstacles)
-            self._say(workload, old, obstacles, Passed.QUOTA_RESERVED)
+            self._say(workload, old, [*obstacles, *planned], Passed.QUOTA_RESERVED)
 
     def _reserved(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
         # What was reserved before the job got a problem stays reserved: only its template is what it is reserved for.
@@ -326,12 +309,12 @@ class _Pass:
         larger = larger and assigned.admission is not None and total(assigned.admission) > total(standing)
         group, request = behind(workload, self.world)
         cause = cause_of(workload, group, request)
-        line = self._line(workload, queue.spec.max_overtakes)
-        forbidding = line.forbidding(workload, MAX_OBJECTS)
+        line, charged = self.lines.of(queue), standing if fits else assigned.admission
+        forbidding = self._forbidding(workload, queue, charged)
         if cause and (not fits or forbidding[0]):
             self._lose(workload, old, job, "ComesSecond", "others were charged first")
         elif cause:
-            counted = line.to_count(workload)
+            counted = line.to_count(workload, taken_by(charged))
             if counted:  # first, and alone: a crash in between may count one too many, never one too few
                 for key in counted:
                     self._count(key, workload, line)
@@ -348,13 +331,10 @@ class _Pass:
             said = "no nodes of the former flavor can be bought"
             self._reserve_anew(failed, old, elsewhere, "FlavorChanged", said)
         else:
+            own = (*assigned.blockers, *behind_head(queue.key, *forbidding), *map(invalid, job.problems))
+            workload, planned = self._preempt(workload, own)
             self._stand_in_line(workload, assigned.blockers)
-            blockers = (
-                *assigned.blockers,
-                *behind_head(queue.key, *forbidding),
-                *blockers_behind(workload, group, request),
-                *map(invalid, job.problems),
-            )
+            blockers = (*planned, *own, *blockers_behind(workload, group, request))
             self._say(workload, old, blockers, Passed.QUOTA_RESERVED)
 
     def _fallback(self, workload: Workload, demands: tuple[Demand, ...], queue: ClusterQueue) -> Admission | None:
@@ -373,35 +353,25 @@ class _Pass:
         answered = blockers_behind(again, *behind(again, self.world))
         self._say(again, old, answered, Passed.QUOTA_RESERVED)
 
-    def _charged(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
-        group, request = behind(workload, self.world)
-        placed = answers(group, workload) and group is not None and group.state is PodGroupState.PLACED
-        bought = (
-            request.state if request is not None and request.status.reservation == workload.status.reservation else None
-        )
+    def _charged(self, workload: Workload, old: Workload, same: bool) -> None:
         cause = ended_by_people(workload, same, self.world)
-        clocks = clocks_of(workload, queues_of(workload, self.world)[1])
-        waited_until = self._deadline(workload, QUOTA_CHARGED, clocks.capacity)
         if cause:
             self._evict(workload, old, *cause)
-        elif placed:
+            return
+        if self._makes_way(workload, old):
+            return
+        group, request = behind(workload, self.world)
+        found = hold_of(workload, group, request, self.world, self.now)
+        if found.wake_at is not None:
+            self._wake(found.wake_at)
+        if found.placed:
             self._admit(workload, old)
-        elif bought in (CapacityState.REFUSED, CapacityState.FAILED):
-            said = (
-                "the missing nodes could not be bought" if bought is CapacityState.FAILED else "no nodes can be bought"
-            )
-            self._evict(workload, old, EvictionReason.CAPACITY_FAILED, said)
-        elif waited_until is not None and self.now >= waited_until:
-            said = f"no placement within {clocks.capacity} s"
-            self._evict(workload, old, EvictionReason.CAPACITY_TIMEOUT, said)
+        elif found.ends is not None:
+            self._evict(workload, old, *found.ends)
+        elif found.planned:
+            self._charge(attempts.charged(workload, ChargeCause.PLANNED, self.now), old)
         else:
-            if waited_until is not None:
-                self._wake(waited_until)
-            short = group is not None and answers(group, workload) and bool(group.status.shortfall)
-            if bought is CapacityState.PLANNED and workload.charge_cause is ChargeCause.PLACED and short:
-                self._charge(attempts.charged(workload, ChargeCause.PLANNED, self.now), old)
-            else:
-                self._say(workload, old, blockers_behind(workload, group, request), Passed.QUOTA_CHARGED)
+            self._say(workload, old, blockers_behind(workload, group, request), Passed.QUOTA_CHARGED)
 
     def _admitted(self, workload: Workload, old: Workload, job: JobView, same: bool) -> None:
         group, _ = behind(workload, self.world)
@@ -409,6 +379,8 @@ class _Pass:
         cause = ended_by_people(workload, same, self.world)
         if cause:
             self._evict(workload, old, *cause)
+            return
+        if self._makes_way(workload, old):
             return
         if answer is PodGroupState.ROLLED_BACK:
             self._evict(workload, old, EvictionReason.ROLLED_BACK, "the gang could not be bound whole")
@@ -447,7 +419,7 @@ class _Pass:
                 assigned = Assigned(nothing(workload, queue.key))
             else:
                 assigned = self._assign(workload, demands, sizes, queue)
-                forbidding = self._line(workload, queue.spec.max_overtakes).forbidding(workload, MAX_OBJECTS)
+                forbidding = self._forbidding(workload, queue, assigned.admission)
                 obstacles += [*assigned.blockers, *behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
         if retry_at and self.now < retry_at:
@@ -457,41 +429,37 @@ class _Pass:
 
     # ---- who is in line ---------------------------------------------------------------------------------------------
 
-    def _line(self, workload: Workload, max_overtakes: int) -> Waiting:
-        _, queue = queues_of(workload, self.world)
-        assert queue is not None  # asked only of Workloads that have one
-        return self.waiting.setdefault(queue.key, Waiting(max_overtakes))
+    def _forbidding(
+        self, workload: Workload, queue: ClusterQueue, admission: Admission | None
+    ) -> tuple[list[str], int]:
+        """Those whom this one may not pass: the queue's own line, and for whom others are being evicted."""
+        keys, more = self.lines.of(queue).forbidding(workload, taken_by(admission), MAX_OBJECTS)
+        keys += [key for key in self.preempting.keeping(workload, admission) if key not in keys]
+        return keys[:MAX_OBJECTS], more + max(0, len(keys) - MAX_OBJECTS)
 
-    def _stand_in_line(self, workload: Workload, obstacles: tuple[Blocker, ...] | list[Blocker]) -> None:
-        """Let those behind know of this one, if it could run when others end.
+    def _preempt(self, workload: Workload, obstacles: Sequence[Blocker]) -> tuple[Workload, list[Blocker]]:
+        workload, said, at = self.preempting.go_on(workload, *behind(workload, self.world), obstacles)
+        if at is not None:
+            self._wake(at)
+        return workload, said
 
-        Of the obstacles only those that a person must remove keep it out. What is said of quota and flavors does not
-        tell: one flavor that does not suit the gang is no matter while another one is only taken.
-        """
-        _, queue = queues_of(workload, self.world)
-        if queue is None or any(b.reason not in _OF_QUOTA for b in obstacles):
-            return
-        group, request = behind(workload, self.world)
-        if not could_run(workload, group, request):
-            return
-        if all(b.reason in _PASSING for b in obstacles) or self._fits_alone(workload, queue):
-            self._line(workload, queue.spec.max_overtakes).add(workload)
+    def _makes_way(self, workload: Workload, old: Workload) -> bool:
+        """Evict it if that was decided for another gang."""
+        found = self.preempting.preemptor_of(workload)
+        if found is None:
+            return False
+        preemptor, cause = found
+        said = f"{preemptor.key} goes first ({cause})"
+        self._evict(remembered(workload, preemptor), old, EvictionReason.PREEMPTED, said)
+        return True
 
-    def _fits_alone(self, workload: Workload, queue: ClusterQueue) -> bool:
-        """Whether the gang would fit its queue if nothing were charged. Alike gangs are asked once a pass."""
-        sizes = sizes_of(workload, self.world.job_of(workload))
-        asked = queue.key, f"{workload.spec.template_hash} {sorted(sizes.least.items())}"
-        if asked not in self.fitting:
-            demands, unreadable = readable_demands(workload)
-            quota = self.world.quota
-            self.fitting[asked] = not unreadable and not exceeds_maximum(
-                resized(demands, sizes.least), queue, self.world.flavors, quota
-            )
-        return self.fitting[asked]
+    def _stand_in_line(self, workload: Workload, obstacles: Sequence[Blocker]) -> None:
+        kept_at = self.lines.stand(workload, obstacles, *behind(workload, self.world))
+        if kept_at is not None:
+            self._wake(kept_at)
 
     def _assign(self, workload: Workload, demands: tuple[Demand, ...], sizes: Sizes, queue: ClusterQueue) -> Assigned:
         """Quota for the most members for which there is some."""
-
         last = failed_flavors(workload, self.now)
 
         def assign_to(counts: Mapping[str, int]) -> Assigned:
@@ -503,7 +471,7 @@ class _Pass:
         """The place of a Workload on which nothing is decided in this pass."""
         if workload.state in _HELD_BACK:
             _, queue = queues_of(workload, self.world)
-            if queue and self._fits_alone(workload, queue):
+            if queue and self.lines.fits_alone(workload, queue):
                 self._stand_in_line(workload, standing_obstacles(workload, job, self.world))
 
     def _count(self, key: str, younger: Workload, line: Waiting) -> None:
@@ -519,18 +487,22 @@ class _Pass:
 
     # ---- writes -----------------------------------------------------------------------------------------------------
 
+    def _count_charge(self, workload: Workload, old: Workload) -> Workload:
+        if old.charge_cause or not workload.status.admission:
+            return workload
+        self.charges.add(workload.status.admission)
+        self.preempting.charged(workload)
+        return without_plan(workload, "Charged", "the gang is charged", self.now)
+
     def _charge(self, workload: Workload, old: Workload) -> None:
-        if not old.charge_cause and workload.status.admission:
-            self.charges.add(workload.status.admission)
+        workload = self._count_charge(workload, old)
         group, request = behind(workload, self.world)
         blockers = blockers_behind(workload, group, request)
         verdict = verdict_of(workload, blockers, Passed.QUOTA_CHARGED, self.now)
         self.charging.append(PutWorkload(with_verdict(workload, verdict, self.now), old, charges=True))
 
     def _admit(self, workload: Workload, old: Workload) -> None:
-        if not old.charge_cause and workload.status.admission:
-            self.charges.add(workload.status.admission)
-        workload = attempts.admitted(workload, self.now)
+        workload = attempts.admitted(self._count_charge(workload, old), self.now)
         verdict = verdict_of(workload, (), Passed.ADMITTED, self.now)
         self.charging.append(PutWorkload(with_verdict(workload, verdict, self.now), old, charges=True))
 
@@ -549,6 +521,7 @@ class _Pass:
         blocker = deactivation_of(workload, queue)
         cause = Deactivation(blocker.cause) if blocker.cause in _CAUSES else Deactivation.BY_HAND
         workload = attempts.deactivated(workload, cause, sentence(blocker), self.now)
+        workload = without_plan(workload, "Deactivated", "the Workload is out of its queue", self.now)
         if cause is Deactivation.QUEUE_TIMEOUT:
             self._put(attempts.evicted(workload, EvictionReason.QUEUE_TIMEOUT, sentence(blocker), None, self.now), old)
         else:
@@ -562,11 +535,9 @@ class _Pass:
             workload = with_verdict(workload, verdict_of(workload, blockers, way, self.now), self.now)
         self._put(attempts.evicted(workload, reason, said, group, self.now), old)
 
-    def _say(
-        self, workload: Workload, old: Workload, blockers: tuple[Blocker, ...] | list[Blocker], way: Passed
-    ) -> None:
+    def _say(self, workload: Workload, old: Workload, blockers: Sequence[Blocker], way: Passed) -> None:
         """Put the verdict on the Workload; if nothing but numbers would change, not too often."""
-        verdict = verdict_of(workload, blockers, way, self.now)
+        verdict = with_overtakings(verdict_of(workload, blockers, way, self.now), workload, self.world)
         before = old.status.verdict
         if workload.status == old.status:
             if verdict == before:
@@ -588,8 +559,3 @@ class _Pass:
     def _wake(self, at: datetime) -> None:
         if self.wake_at is None or at < self.wake_at:
             self.wake_at = at
-
-    def _deadline(self, workload: Workload, since: str, seconds: int | None) -> datetime | None:
-        condition = find(workload.status.conditions, since)
-        assert condition is not None  # the state that asks rests on this condition
-        return after(condition.last_transition_time, seconds)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
 import msgspec
 
+from contracts.durations import seconds
 from contracts.kinds import CapacityRequest, PodGroup, Workload
 from contracts.kinds.capacity import CapacityState
-from contracts.kinds.queues import LabelSelector
+from contracts.kinds.queues import ClusterQueueSpec, LabelSelector, QueueingStrategy
 from contracts.matching import matches_requirement
 from contracts.mirrors import NodeSelectorRequirement
+from layers.queue.quota_tree import FlavorResource
 
 
 def turn(workload: Workload) -> tuple[int, datetime, str]:
@@ -21,51 +24,105 @@ def turn(workload: Workload) -> tuple[int, datetime, str]:
     return -workload.spec.priority, workload.spec.created_at, workload.metadata.uid
 
 
+@dataclass(frozen=True)
+class Overtaking:
+    """How often a gang that could run may be passed over: ``most`` times (None: any number), and not at all any more
+    when it has waited for ``kept_after``. ``freely``: work that takes nothing that the gang needs passes uncounted."""
+
+    most: int | None
+    kept_after: timedelta | None = None
+    freely: bool = True
+
+
+def overtaking(queue: ClusterQueueSpec) -> Overtaking:
+    """What the queue's strategy says.
+
+    StrictFIFO: nobody is passed over, even by what does not delay it. BestEffortFIFO: whoever fits goes.
+    """
+    match queue.queueing_strategy:
+        case QueueingStrategy.STRICT_FIFO:
+            return Overtaking(0, freely=False)
+        case QueueingStrategy.BEST_EFFORT_FIFO:
+            return Overtaking(None)
+        case QueueingStrategy.BOUNDED_OVERTAKING:
+            after = queue.reservation_after
+            return Overtaking(queue.max_overtakes, timedelta(seconds=seconds(after)) if after is not None else None)
+
+
+Needs = frozenset[FlavorResource]
+
+
 class Waiting:
     """The gangs that wait in one ClusterQueue and could run, as far as a pass has come: all of them go first.
 
-    Passing over one of them is counted on it, once per younger gang and never more often than the queue allows.
+    Passing over one of them is counted on it, once per younger gang and never more often than the queue allows. Who
+    takes nothing that it needs does not delay it, and does not pass over it.
     """
 
-    def __init__(self, max_overtakes: int) -> None:
-        self.max_overtakes = max_overtakes
+    def __init__(self, rule: Overtaking, now: datetime) -> None:
+        self.rule, self.now = rule, now
         self._passed_by: dict[str, set[str]] = {}
         self._names: dict[str, str] = {}
-        self._open: dict[str, None] = {}
-        self._full: dict[str, None] = {}
+        self._needs: dict[str, Needs] = {}
+        self._open: dict[Needs, dict[str, None]] = {}
+        self._full: dict[Needs, dict[str, None]] = {}
         self._past_full: dict[str, set[str]] = {}
 
-    def add(self, head: Workload) -> None:
-        """Have a gang wait that could run if what is ahead of it ended."""
+    def add(self, head: Workload, needs: Needs) -> datetime | None:
+        """Have a gang wait that could run if what is ahead of it ended; ``needs``: all that it may be charged to.
+
+        Returns when capacity will be kept for it, if it is not yet and time alone decides.
+        """
+        if self.rule.most is None:
+            return None
         uid = head.metadata.uid
         self._passed_by[uid] = set(head.status.overtaken_by)
         self._names[uid] = head.key
-        self._open[uid] = None
-        self._fill(uid)
+        self._needs[uid] = needs if self.rule.freely else EVERYTHING
+        kept_at = head.spec.created_at + self.rule.kept_after if self.rule.kept_after is not None else None
+        self._open.setdefault(self._needs[uid], {})[uid] = None
+        self._fill(uid, at_once=kept_at is not None and kept_at <= self.now)
+        return kept_at if kept_at is not None and kept_at > self.now else None
 
-    def forbidding(self, younger: Workload, most: int) -> tuple[list[str], int]:
-        """Those that have been passed over often enough, and not yet by this one: ``most`` keys, and how many more."""
+    def forbidding(self, younger: Workload, takes: Needs, most: int) -> tuple[list[str], int]:
+        """Those that have been passed over often enough, and not yet by this one: ``most`` keys, and how many more.
+
+        ``takes``: what the younger one would be charged to.
+        """
         past = self._past_full.get(younger.metadata.uid, set())
-        keys = [self._names[h] for h in islice((h for h in self._full if h not in past), most)]
-        return keys, len(self._full) - len(past) - len(keys)
+        delayed = [uids for needs, uids in self._full.items() if _meet(needs, takes)]
+        heads = (uid for uids in delayed for uid in uids if uid not in past)
+        keys = [self._names[h] for h in islice(heads, most)]
+        passed = sum(_meet(self._needs[h], takes) for h in past)
+        return keys, sum(map(len, delayed)) - passed - len(keys)
 
-    def to_count(self, younger: Workload) -> list[str]:
+    def to_count(self, younger: Workload, takes: Needs) -> list[str]:
         """The keys of those on which this overtaking is not written yet."""
         uid = younger.metadata.uid
-        return [self._names[h] for h in self._open if uid not in self._passed_by[h]]
+        delayed = (h for needs, uids in self._open.items() if _meet(needs, takes) for h in uids)
+        return [self._names[h] for h in delayed if uid not in self._passed_by[h]]
 
     def counted(self, head_uid: str, younger_uid: str) -> None:
         """Take note that the overtaking has been written."""
         self._passed_by[head_uid].add(younger_uid)
         self._fill(head_uid)
 
-    def _fill(self, head_uid: str) -> None:
+    def _fill(self, head_uid: str, *, at_once: bool = False) -> None:
         passed_by = self._passed_by[head_uid]
-        if len(passed_by) >= self.max_overtakes:
-            self._open.pop(head_uid, None)
-            self._full[head_uid] = None
+        if at_once or (self.rule.most is not None and len(passed_by) >= self.rule.most):
+            needs = self._needs[head_uid]
+            self._open.get(needs, {}).pop(head_uid, None)
+            self._full.setdefault(needs, {})[head_uid] = None
             for younger in passed_by:
                 self._past_full.setdefault(younger, set()).add(head_uid)
+
+
+EVERYTHING: Needs = frozenset()
+"""Whoever takes anything delays it; also what is taken when it is not known yet what."""
+
+
+def _meet(needs: Needs, takes: Needs) -> bool:
+    return not needs or not takes or not needs.isdisjoint(takes)
 
 
 def could_run(workload: Workload, group: PodGroup | None, request: CapacityRequest | None) -> bool:

@@ -123,6 +123,25 @@ def exceeds_maximum(
     return assign(demands, queue, flavors, Charges(unused)).admission is None
 
 
+def reachable(
+    demands: Iterable[Demand], queue: ClusterQueue, flavors: Mapping[str, ResourceFlavor]
+) -> frozenset[FlavorResource]:
+    """All that the gang may ever be charged to: what it asks for, in every flavor whose nodes suit it."""
+    found: set[FlavorResource] = set()
+    for demand in demands:
+        for group in queue.spec.resource_groups:
+            asked = [r for r in group.covered_resources if demand.total.get(r, 0) > 0]
+            for quotas in group.flavors if asked else ():
+                if unsuited(demand, flavors.get(quotas.name), quotas.name, queue.metadata.name) is None:
+                    found.update((quotas.name, r) for r in asked)
+    return frozenset(found)
+
+
+def taken_by(admission: Admission | None) -> frozenset[FlavorResource]:
+    """What an admission is charged to."""
+    return frozenset((f, r) for f, r, n in usage_of(admission) if n > 0) if admission else frozenset()
+
+
 def _allowed(only: Admission | None, pod_set: str) -> frozenset[str] | None:
     if only is None:
         return None

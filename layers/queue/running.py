@@ -1,4 +1,4 @@
-"""The course of an attempt that is admitted: what is noted of its members, and when its time is over."""
+"""The course of a charged attempt: whether it has its nodes, what is noted of its members, and when it is over."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from datetime import datetime
 
 from contracts.conditions import find
 from contracts.kinds import CapacityRequest, ClusterQueue, PodGroup, Workload
+from contracts.kinds.capacity import CapacityState
 from contracts.kinds.pod_group import PodGroupState
-from contracts.kinds.workload import ADMITTED, WorkloadState
+from contracts.kinds.workload import ADMITTED, QUOTA_CHARGED, ChargeCause, WorkloadState
 from contracts.reasons import Deactivation, EvictionReason
 from layers.queue.attempts import bound_at
 from layers.queue.behind import answers, cause_of
@@ -25,6 +26,44 @@ class Course:
     workload: Workload
     ends: tuple[EvictionReason, str] | None = None
     wake_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Hold:
+    """How a charged attempt that waits for its nodes goes on.
+
+    ``placed``: it has them. ``planned``: what was placed is no longer, and nodes may be bought instead. ``ends``: why
+    it is over. None of these: it waits.
+    """
+
+    placed: bool = False
+    planned: bool = False
+    ends: tuple[EvictionReason, str] | None = None
+    wake_at: datetime | None = None
+
+
+def hold_of(
+    workload: Workload, group: PodGroup | None, request: CapacityRequest | None, world: Snapshot, now: datetime
+) -> Hold:
+    """Whether the nodes that the charge waits for are there at ``now``, and how long they may be awaited."""
+    answered = group if group is not None and answers(group, workload) else None
+    if answered is not None and answered.state is PodGroupState.PLACED:
+        return Hold(placed=True)
+    bought = (
+        request.state if request is not None and request.status.reservation == workload.status.reservation else None
+    )
+    if bought in (CapacityState.REFUSED, CapacityState.FAILED):
+        said = "the missing nodes could not be bought" if bought is CapacityState.FAILED else "no nodes can be bought"
+        return Hold(ends=(EvictionReason.CAPACITY_FAILED, said))
+    charged = find(workload.status.conditions, QUOTA_CHARGED)
+    assert charged is not None  # it is in that state
+    clocks = clocks_of(workload, queues_of(workload, world)[1])
+    due = after(charged.last_transition_time, clocks.capacity)
+    if due is not None and now >= due:
+        return Hold(ends=(EvictionReason.CAPACITY_TIMEOUT, f"no placement within {clocks.capacity} s"))
+    short = answered is not None and bool(answered.status.shortfall)
+    planned = bought is CapacityState.PLANNED and workload.charge_cause is ChargeCause.PLACED and short
+    return Hold(planned=planned, wake_at=due)
 
 
 def course_of(workload: Workload, job: JobView, group: PodGroup | None, world: Snapshot, now: datetime) -> Course:

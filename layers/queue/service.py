@@ -16,9 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
-from prometheus_client import Gauge
 
-from contracts.conditions import is_true
 from contracts.kinds import (
     CapacityRequest,
     ClusterQueue,
@@ -29,7 +27,6 @@ from contracts.kinds import (
     Workload,
     WorkloadPriorityClass,
 )
-from contracts.kinds.workload import FINISHED
 from contracts.mirrors import Pod
 from contracts.names import WORKLOAD_FINALIZER, WORKLOAD_LABEL, workload_name
 from layers.queue.counting import cluster_queue_statuses, cohort_statuses, local_queue_statuses
@@ -49,6 +46,7 @@ from layers.queue.snapshot import (
     SuspendJob,
 )
 from layers.queue.spans import bound_span, deleted_spans, spans_of_write, spans_to_tell_again
+from layers.queue.telling import Telling
 from layers.runtime.errors import NOT_THE_API, ApiError, ApiFailure, Conflict, NotFound, NotSent
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
@@ -123,14 +121,7 @@ class QueueGate:
         self._faults: frozenset[tuple[str, str]] = frozenset()
         self._aside_until: dict[str, datetime] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._counted: Counter[tuple[str, str, str]] = Counter()
-        self._by_reason = Gauge(
-            "queue_workloads",
-            "Unfinished workloads by what their verdict says",
-            ["state", "layer", "reason"],
-            registry=runtime.meters.registry,
-            namespace="trigate",
-        )
+        self._telling = Telling(runtime.meters.registry)
 
     def gate(self) -> Gate:
         """What the runtime runs: eleven watches and one queue."""
@@ -286,7 +277,7 @@ class QueueGate:
         if landed:
             rest = [s for s in decision.steps if not (isinstance(s, PutWorkload) and s.charges)]
             await self._all_landed(rest)
-        self._measure(world)
+        self._telling.measure(world.workloads.values())
         due = [t for t in (decision.wake_at, *self._aside_until.values()) if t is not None]
         due += [self._ask_at.get(k, now) for k in self._in_doubt]
         return max(TOGETHER, (min(due) - self._clock()).total_seconds()) if due else None
@@ -398,7 +389,7 @@ class QueueGate:
     def _tell_of_write(self, stored: Workload, old: Workload) -> None:
         """Note and log the status that is stored now over ``old``; it has no other author."""
         self._written[old.metadata.uid] = self._clock()
-        self._told(stored, old)
+        self._telling.written(stored, old)
 
     async def _write(self, step: Step) -> None:
         api = self._api
@@ -520,35 +511,6 @@ class QueueGate:
         if span is not None:
             self._bound_told.add(attempt)
             self._runtime.spans.emit(span)
-
-    def _told(self, new: Workload, old: Workload) -> None:
-        """Log a change of state or of the verdict's reason."""
-        said, before = new.status.verdict, old.status.verdict
-        if new.state is old.state and said and before and said.reason == before.reason:
-            return
-        log.info(
-            "workload.moved",
-            workload=new.key,
-            state=new.state.value,
-            was=old.state.value,
-            layer=said.layer.value if said else None,
-            reason=said.reason.value if said else None,
-            attempt=new.status.attempt,
-            reservation=new.status.reservation,
-        )
-
-    def _measure(self, world: Snapshot) -> None:
-        counts: Counter[tuple[str, str, str]] = Counter()
-        for workload in world.workloads.values():
-            said = workload.status.verdict
-            if said is not None and not is_true(workload.status.conditions, FINISHED):
-                counts[workload.state.value, said.layer.value, said.reason.value] += 1
-        if counts == self._counted:
-            return
-        self._counted = counts
-        self._by_reason.clear()
-        for labels, n in counts.items():
-            self._by_reason.labels(*labels).set(n)
 
 
 def _workload_of_unfinished(pod: Pod) -> Iterable[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from contracts.kinds.workload import Admission, PodSetAssignment, Workload
+from contracts.kinds.workload import Admission, PodSetAssignment, PreemptionState, Workload
 from layers.queue.demands import Demand
 from layers.queue.quota import Assigned
 from layers.queue.snapshot import JobView
@@ -37,11 +37,18 @@ class Sizes:
 
 
 def sizes_of(workload: Workload, job: JobView | None) -> Sizes:
-    """What the spec asks for, less the members of which the job says that they are over for good."""
+    """What the spec asks for, less the members of which the job says that they are over for good.
+
+    A gang for which others end is not larger than it was planned: the places that they free are for so many.
+    """
     wanted = job.wanted if job is not None else {}
     most = {p.name: min(p.count, wanted.get(p.name, p.count)) for p in workload.spec.pod_sets}
-    least = {p.name: most[p.name] if p.min_count is None else min(p.min_count, most[p.name])
-             for p in workload.spec.pod_sets}  # fmt: skip
+    fewest = {p.name: p.min_count for p in workload.spec.pod_sets if p.min_count is not None}
+    least = {name: min(n, fewest.get(name, n)) for name, n in most.items()}
+    plan = workload.status.preemption
+    if plan is not None and plan.state is PreemptionState.EVICTING:
+        planned = counts_of(plan.admission)
+        most = {name: max(least[name], min(n, planned.get(name, n))) for name, n in most.items()}
     return Sizes(most, least)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     The story of every schedule that failed is kept, and the command that plays it again is printed.
     """
     parser = argparse.ArgumentParser(prog="python -m layers.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10, help="how many schedules")
+    parser.add_argument("--seeds", type=int, default=10, help="how many schedules that show enough")
     parser.add_argument("--first", type=int, default=1, help="the seed of the first one")
     parser.add_argument("--story", type=Path, help="play the schedule in this file instead; first: the main job")
     parser.add_argument("--log", type=Path, help="write the event log of the last schedule there")
@@ -49,17 +49,23 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         schedules = [schedule_of(seed) for seed in range(asked.first, asked.first + asked.seeds)]
     first_failure: Report | None = None
-    summary = Summary()
-    with reports_of(schedules, asked.workers, asked.checker) as reports:
-        for report in reports:
-            summary.add(report)
-            if asked.verbose or not report.passed:
-                print(in_a_line(report), flush=True)
-            if asked.log is not None:
-                asked.log.write_text("\n".join(report.log) + "\n")
-            if not report.passed:
-                first_failure = first_failure or report
-                _tell_failure(report, asked.keep, asked.checker)
+    summary, beyond = Summary(), asked.first + asked.seeds
+    with played(asked.workers if len(schedules) > 1 else 1, asked.checker) as play:
+        while schedules:
+            before = len(summary.lacking)
+            for report in play(schedules):
+                summary.add(report)
+                if asked.verbose or not report.passed:
+                    print(in_a_line(report), flush=True)
+                if asked.log is not None:
+                    asked.log.write_text("\n".join(report.log) + "\n")
+                if not report.passed:
+                    first_failure = first_failure or report
+                    _tell_failure(report, asked.keep, asked.checker)
+            # A run in which little happened does not count: so many more seeds are played.
+            more = len(summary.lacking) - before if asked.story is None else 0
+            schedules = [schedule_of(seed) for seed in range(beyond, beyond + more)]
+            beyond += more
     if first_failure is not None and asked.shrink is not None:
         asked.shrink.write_text(shrunk(first_failure, asked.checker).to_json() + "\n")
         print(f"a short story of seed {first_failure.schedule.seed} is in {asked.shrink}", flush=True)
@@ -78,14 +84,14 @@ def _tell_failure(report: Report, folder: Path, differences: Differences) -> Non
 
 
 @contextmanager
-def reports_of(schedules: Sequence[Schedule], workers: int, differences: Differences) -> Iterator[Iterable[Report]]:
-    """The reports in order, from so many processes at once."""
+def played(workers: int, differences: Differences) -> Iterator[Callable[[Sequence[Schedule]], Iterable[Report]]]:
+    """What plays schedules in so many processes at once, and gives their reports in order."""
     play = partial(run, differences=differences)
-    if workers <= 1 or len(schedules) == 1:
-        yield map(play, schedules)
+    if workers <= 1:
+        yield partial(map, play)
         return
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        yield pool.map(play, schedules)
+        yield partial(pool.map, play)
 
 
 def in_a_line(report: Report) -> str:

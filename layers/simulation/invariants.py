@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from contracts.conditions import is_true
+from contracts.conditions import find, is_true
 from contracts.kinds import CapacityRequest, ClusterQueue, NodeClaim, PodGroup, Workload
 from contracts.kinds.capacity import LAUNCHED, CapacityState
 from contracts.kinds.pod_group import PodGroupState
-from contracts.kinds.workload import ChargeCause, WorkloadState
+from contracts.kinds.workload import EVICTED, ChargeCause, WorkloadState
 from contracts.mirrors import PodSpec
 from contracts.names import (
     ATTEMPT_LABEL,
@@ -27,6 +27,7 @@ from contracts.names import (
     WORKLOAD_LABEL,
 )
 from contracts.quantities import parse, parse_resources
+from contracts.reasons import EvictionReason
 from contracts.requests import pod_requests
 from layers.runtime.transport import Request, Response
 from layers.simulation import traces
@@ -34,6 +35,7 @@ from layers.simulation.clock import running
 from layers.simulation.cluster import Change, Json, is_over, owner_uid
 from layers.simulation.evaluation import fresh_steps
 from layers.simulation.faults import What
+from layers.simulation.lending import over_quota
 from layers.simulation.schedules import GATES
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ OWNERLESS_BOUND = 60.0
 the server refuses again after as long."""
 ATTEMPTS_AFTER_CALM = 6
 """Attempts that a gang may need once all is calm."""
+STARTS_WITHIN = 400.0
+"""Seconds within which a gang is charged for which others were evicted, once all is calm."""
 REST = 8.0
 """Seconds without a write after which nobody may have anything to write."""
 _KINDS: dict[str, Any] = {
@@ -96,6 +100,9 @@ class Witness:
         self._bought: dict[str, str] = {}
         """Node → the claim that it was bought under."""
         self._ownerless_since: dict[str, float] = {}
+        self._evicted_for: dict[str, float] = {}
+        """Workload key → when another one was last evicted for it, until it is charged or over."""
+        self.preemptions = 0
         self._is_calm = False
         self._last_write, self._confirmed_at = 0.0, -1.0
         self.purchases = self.events = self.checks = 0
@@ -126,6 +133,7 @@ class Witness:
         """From now on nothing goes wrong from outside."""
         self._is_calm = True
         self._wordless_since.clear()
+        self._evicted_for = dict.fromkeys(self._evicted_for, self._world.clock.seconds)
         for uid, (_, attempt) in self._attempts.items():
             self._attempt_at_calm[uid] = attempt
 
@@ -188,11 +196,11 @@ class Witness:
             case "nodeclaims" if new is not None:
                 if old is None:
                     self.purchases += 1
-                    self._check_limit(new)
                     owner = new.spec.owner
                     if (f"{owner.namespace}/{owner.capacity_request}", change.key) not in self._intents:
                         self._world.fail(f"{change.key} is made, and nobody has written that it is to be")
                 if is_true(new.status.conditions, LAUNCHED) and not (old and is_true(old.status.conditions, LAUNCHED)):
+                    self._check_limit(new)
                     self._check_purchase(new)
 
     def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
@@ -217,12 +225,33 @@ class Witness:
             if (key, new.status.reservation, new.charge_cause) not in self._answered_for and new.size:
                 what, number = f"{new.charge_cause}".lower(), new.status.reservation
                 self._world.fail(f"{key} is charged as {what} for reservation {number}, which was never {what}")
+        if new is None or new.charge_cause or new.state is WorkloadState.ENDING:
+            self._evicted_for.pop(key, None)
+        if new is not None and _preempted(new) and not (old is not None and _preempted(old)):
+            self._check_preemption(key, new)
+
+    def _check_preemption(self, key: str, victim: Workload) -> None:
+        """Whoever is evicted for another gang is so for one that waits for it, and that had been promised places."""
+        self.checks += 1
+        self.preemptions += 1
+        evicted = find(victim.status.conditions, EVICTED)
+        assert evicted is not None  # it is preempted
+        preemptor = self._objects["workloads"].get(evicted.message.split(" ", 1)[0])
+        plan = preemptor.status.preemption if preemptor is not None else None
+        if preemptor is None or preemptor.charge_cause or plan is None or victim.metadata.uid not in plan.victims:
+            self._world.fail(f"{key} is evicted, and nobody waits for that: {evicted.message}")
+            return
+        self._evicted_for.setdefault(preemptor.key, self._world.clock.seconds)
 
     def _check_limit(self, claim: NodeClaim) -> None:
-        """No pool ever has more nodes than it may: limits are raised here, never lowered."""
+        """No pool ever has more nodes than it may: limits are raised here, never lowered.
+
+        Those that are launched count: a claim whose creation comes late, after its purchase was over, never is.
+        """
         pool = self._world.cluster.get("nodepools", claim.spec.node_pool) or {"spec": {}}
         limit = (pool["spec"].get("limits") or {}).get("nodes")
-        count = sum(c.spec.node_pool == claim.spec.node_pool for c in self._objects["nodeclaims"].values())
+        claims = [c for c in self._objects["nodeclaims"].values() if c.spec.node_pool == claim.spec.node_pool]
+        count = sum(is_true(c.status.conditions, LAUNCHED) for c in claims)
         if limit is not None and count > parse(str(limit), "nodes"):
             self._world.fail(
                 f"{claim.metadata.name} is node {count} of pool {claim.spec.node_pool}, allowed are {limit}"
@@ -373,33 +402,8 @@ class Witness:
         return "both" if self._world.schedule.setup.shared else namespace
 
     def _over(self, used: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, tuple[int, int]]]:
-        """Queues that use more than they may, and the cohort when they use more together: (used, quota) by resource.
-
-        Each queue keeps to itself what it does not lend; what it uses above that is of what all lend together.
-        """
-        over: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
-        lent, taken = Counter[str](), Counter[str]()
-        for body in self._world.cluster.list("clusterqueues"):
-            queue = ClusterQueue.model_validate(body)
-            for quota in (r for g in queue.spec.resource_groups for f in g.flavors for r in f.resources):
-                mine = used.get(queue.key, {}).get(quota.name, 0)
-                nominal = parse(quota.nominal_quota, quota.name)
-                lends = nominal if quota.lending_limit is None else parse(quota.lending_limit, quota.name)
-                lent[quota.name] += lends
-                taken[quota.name] += max(0, mine - (nominal - lends))
-                if queue.spec.cohort_name is None:
-                    most = nominal
-                elif quota.borrowing_limit is None:
-                    continue
-                else:
-                    most = nominal + parse(quota.borrowing_limit, quota.name)
-                if mine > most:
-                    over[queue.key][quota.name] = mine, most
-        if self._world.schedule.setup.cohort:
-            together = {r: (n, lent[r]) for r, n in taken.items() if n > lent[r]}
-            if together:
-                over["the cohort"] = together
-        return over
+        queues = map(ClusterQueue.model_validate, self._world.cluster.list("clusterqueues"))
+        return over_quota(used, queues, together=self._world.schedule.setup.cohort)
 
     def _amounts_of(self, pod: Json) -> dict[str, int]:
         uid = pod["metadata"]["uid"]
@@ -428,7 +432,8 @@ class Witness:
         waiting = any(r.line is not None and r.line.under_way for r in self._world.replicas)
         if len(leading) < len(GATES) or waiting:
             self._last_write = now  # whoever takes over, or waits for an answer, has not looked yet
-        if any(r.line is not None and r.line.is_blind for r in self._world.replicas):
+        blind = any(r.line is not None and r.line.is_blind for r in self._world.replicas)
+        if blind:
             self._last_write = now  # nor has one who is not told
         if now - self._last_write > REST and self._confirmed_at != self._last_write:
             self._confirmed_at = self._last_write
@@ -437,11 +442,14 @@ class Witness:
                 self._world.fail(f"at rest a gate that had just been started would write {step}")
             for difference in self.differences():
                 self._world.fail(f"at rest {difference}")
+        for key, since in self._evicted_for.items():
+            if self._is_calm and now - since > STARTS_WITHIN:
+                self._world.fail(f"others were evicted for {key} {now - since:.0f} s ago, and it does not start")
         wordless = {f"{type(one).__name__} {k}" for k, one in self._waiting() if one.status.verdict is None}
-        for one in _lasting(self._wordless_since, wordless if self._is_calm else set(), now, WORDLESS_BOUND):
+        all_work = self._is_calm and len(leading) == len(GATES) and not blind  # a pause may outlast the calm
+        for one in _lasting(self._wordless_since, wordless if all_work else set(), now, WORDLESS_BOUND):
             self._world.fail(f"{one} waits without a word")
-        at_work = "provisioning" in leading and not any(r.line and r.line.is_blind for r in self._world.replicas)
-        ownerless = dict(self._ownerless()) if at_work else {}
+        ownerless = dict(self._ownerless()) if "provisioning" in leading and not blind else {}
         for one in _lasting(self._ownerless_since, set(ownerless), now, OWNERLESS_BOUND):
             self._world.fail(f"{one} {ownerless[one]}")
 
@@ -565,6 +573,11 @@ def _is_member(pod: Json, key: str, attempt: int | None = None) -> bool:
     labels = pod["metadata"].get("labels") or {}
     workload = f"{pod['metadata']['namespace']}/{labels.get(WORKLOAD_LABEL)}"
     return workload == key and attempt in (None, int(labels.get(ATTEMPT_LABEL, 0)))
+
+
+def _preempted(workload: Workload) -> bool:
+    evicted = find(workload.status.conditions, EVICTED)
+    return evicted is not None and evicted.status == "True" and evicted.reason == EvictionReason.PREEMPTED
 
 
 def _words(one: Any) -> str:

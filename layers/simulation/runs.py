@@ -47,6 +47,7 @@ class Report:
     seconds: float = 0.0
     gangs: int = 0
     purchases: int = 0
+    preemptions: int = 0
     restarts: int = 0
     struck: Mapping[str, int] = field(default_factory=dict)
     checks: int = 0
@@ -116,6 +117,7 @@ class _Run:
             seconds=world.clock.seconds,
             gangs=self.witness.gangs,
             purchases=self.witness.purchases,
+            preemptions=self.witness.preemptions,
             restarts=sum(r.starts - 1 for r in world.replicas),
             struck=dict(sorted(Counter(str(fault.what) for fault in world.struck).items())),
             checks=self.witness.checks,

@@ -18,11 +18,15 @@ LEAST_MEMBERS = 12
 """Of all gangs of a seed together: fewer make a run in which little happens."""
 FIRST_DELETED_JOB = 20.0
 """Seconds before which no tenant takes a Job back: it should have done something by then."""
+PRIORITIES = {"low": -100, "high": 100}
 
 
 @dataclass(frozen=True)
 class Job:
-    """A tenant's Job: so many members, each with so many GPUs, each running for so many seconds."""
+    """A tenant's Job: so many members, each with so many GPUs, each running for so many seconds.
+
+    ``priority``: the name of its priority class, one of `PRIORITIES`; empty for none.
+    """
 
     name: str
     tenant: str
@@ -36,6 +40,7 @@ class Job:
     """How many must succeed in all; None: each member once."""
     min_count: int | None = None
     """So few members will do where quota lacks; None: all of them."""
+    priority: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class Setup:
     idle: float = 20.0
     stage_timeout: float = 60.0
     replicas: int = 1
+    preemption: bool = False
+    """Higher priority may have lower evicted, and a queue takes back what it lent."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +117,11 @@ SEVEN_OF_EIGHT = Schedule(
 def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
     """The schedule of a seed: at least three gangs of two tenants, one purchase, and ten faults of the ``kinds``.
 
-    Most clusters and gangs are small, one in eight is large: a run costs what its pods cost, and what goes wrong
+    Most clusters and gangs are small, one in sixteen is large: a run costs what its pods cost, and what goes wrong
     between two gangs of four goes wrong between two of twenty.
     """
     r = random.Random(f"schedule/{seed}")
-    large = r.random() < 1 / 8
+    large = r.random() < 1 / 16
     nodes = tuple(r.choice((4, 7, 8) if large else (1, 2, 3)) for _ in range(r.randint(1, 3) if large else 2))
     machine = r.choice((1, 2, 2, 2, 4))
     # The first gang needs more than there is: somebody has to buy.
@@ -155,7 +162,8 @@ def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
     chosen = sorted([*kinds, *(k for k in kinds if k in CALLS)])
     faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(10, 24))] if chosen else []
     schedule = Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at)))
-    return _with_lives(_lending(schedule))  # each drawn apart, so that one does not change what the others draw
+    # Each is drawn apart, so that one does not change what the others draw.
+    return _preempting(_with_lives(_lending(schedule)))
 
 
 def _lending(schedule: Schedule) -> Schedule:
@@ -198,6 +206,26 @@ def _with_lives(schedule: Schedule) -> Schedule:
             job = replace(job, min_count=r.randint(1, min(job.members, job.completions or job.members)))
         jobs.append(job)
     return replace(schedule, jobs=tuple(jobs))
+
+
+def _preempting(schedule: Schedule) -> Schedule:
+    """A third of the schedules with priorities, by which some may have others evicted.
+
+    The gang that must buy is of low priority and runs for long; most of the others come while it runs, and find no more
+    quota than the largest of them needs.
+    """
+    r, setup = random.Random(f"preemption/{schedule.seed}"), schedule.setup
+    if r.random() >= 1 / 3:
+        return schedule
+    first, *others = schedule.jobs
+    jobs = [replace(first, priority="low", runs=round(first.runs + r.uniform(30, 60), 1))]
+    for job in others:
+        at = round(r.uniform(25, 60), 2) if r.random() < 0.75 else job.at
+        jobs.append(replace(job, at=at, priority=r.choice(("high", "high", "", "low"))))
+    if not setup.cohort:
+        most = [max(j.members for j in jobs if j.tenant == tenant) for tenant in TENANTS]
+        setup = replace(setup, quota=(max(most), 0) if setup.shared else tuple(most))
+    return replace(schedule, setup=replace(setup, preemption=True), jobs=tuple(jobs))
 
 
 WRITTEN = {

@@ -296,16 +296,22 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
     f"has(self.cohortName) || !has(self.resourceGroups) || {_NO_LIMITS}": _limits_below("cohortName"),
     f"has(self.parentName) || !has(self.resourceGroups) || {_NO_LIMITS}": _limits_below("parentName"),
     f"!has(self.resourceGroups) || {_EVERY_QUOTA.format(f'!has(q.lendingLimit) || {_LENDS}')}": _lends_what_it_has,
-    "!has(self.reservationAfter)": lambda value, _: "reservationAfter" not in value,
-    "self == 'Never'": lambda value, _: value == "Never",
+    "!has(self.queueingStrategy) || self.queueingStrategy == 'BoundedOvertaking' || !has(self.reservationAfter)": (
+        lambda value, _: (
+            value.get("queueingStrategy", "BoundedOvertaking") == "BoundedOvertaking" or "reservationAfter" not in value
+        )
+    ),
+    "!has(self.fairSharing) || !has(self.preemption) || !has(self.preemption.borrowWithinCohort) || "
+    "!has(self.preemption.borrowWithinCohort.policy) || self.preemption.borrowWithinCohort.policy == 'Never'": (
+        lambda value, _: (
+            "fairSharing" not in value
+            or value.get("preemption", {}).get("borrowWithinCohort", {}).get("policy", "Never") == "Never"
+        )
+    ),
     "self == 'TryNextFlavor'": lambda value, _: value == "TryNextFlavor",
     "self == 'BorrowingOverPreemption'": lambda value, _: value == "BorrowingOverPreemption",
-    "self == 'BoundedOvertaking'": lambda value, _: value == "BoundedOvertaking",
     "!has(self.maxPriorityThreshold) || (has(self.policy) && self.policy != 'Never')": lambda value, _: (
         "maxPriorityThreshold" not in value or value.get("policy", "Never") != "Never"
-    ),
-    "type(self) == int ? self == 1 : isQuantity(self) && quantity(self).compareTo(quantity('1')) == 0": (
-        lambda value, _: _is_one(value)
     ),
     "!has(self.spec) || !has(self.spec.parentName) || self.spec.parentName != self.metadata.name": lambda value, _: (
         (value.get("spec") or {}).get("parentName") != value["metadata"]["name"]

@@ -14,7 +14,7 @@ class Summary:
 
     def __init__(self) -> None:
         self.schedules = self.failed = self.events = self.gangs = 0
-        self.purchases = self.restarts = self.checks = 0
+        self.purchases = self.preemptions = self.restarts = self.checks = 0
         self.seconds = 0.0
         self.struck: Counter[str] = Counter()
         self.lacking: list[tuple[int, Sequence[str]]] = []
@@ -25,6 +25,7 @@ class Summary:
         self.events += report.events
         self.gangs += report.gangs
         self.purchases += report.purchases
+        self.preemptions += report.preemptions
         self.restarts += report.restarts
         self.checks += report.checks
         self.seconds += report.seconds
@@ -37,7 +38,8 @@ class Summary:
         kinds = ", ".join(f"{what} {n}" for what, n in sorted(self.struck.items()))
         said = [
             f"{self.schedules} schedules, {self.seconds / 3600:.1f} virtual hours: {self.events} events, "
-            f"{self.gangs} gangs, {self.purchases} purchases, {self.restarts} restarts, {self.checks} invariant checks",
+            f"{self.gangs} gangs, {self.purchases} purchases, {self.preemptions} preemptions, "
+            f"{self.restarts} restarts, {self.checks} invariant checks",
             f"{self.struck.total()} faults that struck: {kinds or 'none'}",
         ]
         never = sorted({str(what) for what in What} - self.struck.keys())

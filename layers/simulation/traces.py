@@ -10,6 +10,8 @@ from contracts.traces import StateSpan, root_span_id, trace_id
 UNTOLD_BOUND = 150.0
 """Seconds of an attempt in which no gate has a state, and by which a state may outlast the attempt that it was in: a
 gate may be down or cut off, and what happens then is told as of when it is back."""
+GONE_BOUND = 420.0
+"""Seconds within which an evicted gang that ran has left nothing: a silent node's pods stay for five minutes."""
 INSTANT = 0.001
 """Seconds: what is written as one moment may differ by so much."""
 
@@ -50,6 +52,16 @@ def flaws(
 def _holes(about: str, root: StateSpan, children: list[StateSpan], slack: float) -> Iterator[str]:
     """The children are within the time of the attempt, and it has no part in which nobody says what goes on."""
     told_until = root.start
+    # An attempt that was bound is told up to then: how long a gang runs is no state of a gate. That it was evicted
+    # afterwards, for another one or by somebody's wish, is told whenever that was.
+    ran = root.attributes.get("trigate.result") == "bound"
+    evicted = [s for s in children if ran and s.name == "queue.ending" and s.start >= root.end]
+    for span in evicted:
+        if (span.end - span.start).total_seconds() > GONE_BOUND:
+            yield f"{span.name} of {about} lasts {(span.end - span.start).total_seconds():.3f} s"
+    if len(evicted) > 1:
+        yield f"{about} has ended {len(evicted)} times"
+    children = [s for s in children if s not in evicted]
     for span in sorted(children, key=lambda s: (s.start, s.end, s.span_id)):
         if (root.start - span.start).total_seconds() > slack or (span.start - root.end).total_seconds() > slack:
             yield f"{span.name} of {about} begins outside of it: {span.start}, not in {root.start} to {root.end}"

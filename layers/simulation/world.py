@@ -17,7 +17,14 @@ from typing import Any
 import structlog
 
 from contracts.kinds import KINDS
-from contracts.names import GPU, MIN_COUNT_ANNOTATION, QUEUE_LABEL, SYSTEM_NAMESPACE, service_account
+from contracts.names import (
+    GPU,
+    MIN_COUNT_ANNOTATION,
+    PRIORITY_CLASS_LABEL,
+    QUEUE_LABEL,
+    SYSTEM_NAMESPACE,
+    service_account,
+)
 from contracts.traces import StateSpan
 from layers.gang.service import GangGate
 from layers.provisioning.service import ProvisioningGate
@@ -39,7 +46,7 @@ from layers.simulation.cluster import Change, Cluster, Json, condition
 from layers.simulation.controllers import GarbageCollector, JobController, NodeLifecycle
 from layers.simulation.faults import Fault, Line
 from layers.simulation.kubelet import Kubelets
-from layers.simulation.schedules import GATES, TENANTS, Job, Schedule
+from layers.simulation.schedules import GATES, PRIORITIES, TENANTS, Job, Schedule
 from layers.simulation.server import MemoryServer
 
 ADMIN, TENANT = "admin", "tenant"
@@ -47,6 +54,8 @@ TIMES = ElectionTimes(lease_duration=15.0, renew_deadline=10.0, retry_period=2.0
 UNSENT = 0.5
 """Seconds for which a span may wait in its process; one that crashes takes them with it."""
 POOL, NODE_CLASS, FLAVOR, COHORT = "pool", "cloud", "gpus", "all"
+
+PREEMPTION = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"}
 
 GateOf = Callable[[Runtime, Callable[[], datetime]], Gate]
 BUILD: dict[str, GateOf] = {
@@ -348,7 +357,7 @@ def job_body(job: Job) -> Json:
         "metadata": {
             "name": job.name,
             "namespace": job.tenant,
-            "labels": {QUEUE_LABEL: "team"},
+            "labels": {QUEUE_LABEL: "team", **({PRIORITY_CLASS_LABEL: job.priority} if job.priority else {})},
             "annotations": {"trigate.dev/capacity-timeout": f"{job.capacity_timeout}s", **fewest},
         },
         "spec": {
@@ -391,7 +400,8 @@ def _settings(schedule: Schedule) -> list[Json]:
         resources = [{"name": "cpu", "nominalQuota": "1000"}, {"name": GPU, "nominalQuota": str(gpus), **said}]
         group = {"coveredResources": ["cpu", GPU], "flavors": [{"name": FLAVOR, "resources": resources}]}
         together = {"cohortName": COHORT} if setup.cohort else {}
-        return kind("ClusterQueue", name, {"resourceGroups": [group], **together})
+        evicts = {"preemption": PREEMPTION} if setup.preemption else {}
+        return kind("ClusterQueue", name, {"resourceGroups": [group], **together, **evicts})
 
     quotas = (
         [("both", sum(setup.quota), None, None)]
@@ -429,6 +439,15 @@ def _settings(schedule: Schedule) -> list[Json]:
         *(kind("LocalQueue", "team", {"clusterQueue": "both" if setup.shared else t}, t) for t in TENANTS),
         kind("KwokNodeClass", NODE_CLASS, {"instanceTypes": [machine], "stockRetryAfter": "15s"}),
         kind("NodePool", POOL, pool),
+        *(
+            {
+                "apiVersion": "trigate.dev/v1alpha1",
+                "kind": "WorkloadPriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+            }
+            for name, value in PRIORITIES.items()
+        ),
     ]
 
 

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from contracts.kinds.capacity import CapacityRequest, NodeClaim
 from contracts.kinds.workload import WorkloadState
-from contracts.names import NODE_CLAIM_FINALIZER, NODE_CLAIM_LABEL
+from contracts.names import NODE_CLAIM_FINALIZER, NODE_CLAIM_LABEL, REMOVING_ANNOTATION
 from contracts.reasons import Reason
 from layers.provisioning import lifecycle
 from layers.provisioning.service import ProvisioningGate
@@ -234,3 +234,43 @@ async def test_a_claim_that_goes_takes_its_node_with_it_even_if_no_launch_and_no
     await place.lives.reconcile(name)
 
     assert [r.method for r in place.wire.requests] == ["GET", "DELETE", "PATCH"]
+
+
+async def test_a_bought_node_whose_claim_is_gone_is_cordoned_asked_about_and_deleted(place: Place) -> None:
+    """Found by the simulation, seed 351: the creation of a node came late, when its claim was over."""
+    name = "late"
+    bought = a_node(name, gpus=1, labels={NODE_CLAIM_LABEL: name})
+    node = msgspec.to_builtins(bought)
+    meta = {**node["metadata"], "resourceVersion": "7", "annotations": {REMOVING_ANNOTATION: "us"}}
+    place.gate.nodes.put_own_write(bought)
+    place.wire.on("GET", f"{GROUP}/nodeclaims/{name}", refuses(404, "NotFound"))
+    place.wire.on("PATCH", f"/api/v1/nodes/{name}", says({**node, "metadata": meta, "spec": {"unschedulable": True}}))
+    place.wire.on("GET", f"{GROUP}/podgroups", says(a_list(9)))
+    place.wire.on("GET", "/api/v1/pods", says(a_list(9)))
+    place.wire.on("GET", f"/api/v1/nodes/{name}", says({**node, "metadata": meta}))
+    place.wire.on("DELETE", f"/api/v1/nodes/{name}", says({}))
+    first = await place.lives.reconcile(name)
+    before = list(place.wire.requests)
+    place.now += timedelta(seconds=5)
+    await place.lives.reconcile(name)
+    cordoned = [r.method for r in place.wire.requests]
+    await place.lives.reconcile(name)
+
+    assert (first, before, cordoned) == (5.001, [], ["GET", "PATCH"])
+    assert [r.method for r in place.wire.requests[2:]] == ["GET", "GET", "GET", "GET", "DELETE"]
+
+
+async def test_a_bought_node_whose_claim_is_gone_stays_while_somebody_runs_there(place: Place) -> None:
+    name = "late"
+    node = a_node(
+        name, labels={NODE_CLAIM_LABEL: name}, metadata={"annotations": {REMOVING_ANNOTATION: "us"}}, cordoned=True
+    )
+    place.gate.nodes.put_own_write(node)
+    place.wire.on("GET", f"{GROUP}/nodeclaims/{name}", refuses(404, "NotFound"))
+    place.wire.on("GET", f"{GROUP}/podgroups", says(a_list(9)))
+    place.wire.on("GET", "/api/v1/pods", says(a_list(9, msgspec.to_builtins(a_pod(node=name, phase="Running")))))
+    await place.lives.reconcile(name)
+    place.now += timedelta(seconds=5)
+
+    assert await place.lives.reconcile(name) == 5.0
+    assert place.wire.asked("DELETE", f"/api/v1/nodes/{name}") == []

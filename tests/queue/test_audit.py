@@ -157,7 +157,7 @@ def test_use_without_a_charge_is_not_given_to_anybody_else_as_long_as_it_lasts()
 
     world.drifts = ()
     world.settle()
-    assert world.state("next") == "Reserved"
+    assert world.state("next") == "reserved"
 
 
 def test_a_charge_whose_attempt_is_over_and_left_nothing_is_told_after_a_minute() -> None:

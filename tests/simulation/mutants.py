@@ -111,20 +111,16 @@ def charge_whatever_the_quota(m: Patch) -> None:
     m.setattr(queue, "stands", always(True))
 
 
-def take_any_answer_for_a_fresh_one(m: Patch) -> None:
-    m.setattr(queue, "_answers", lambda group, workload: group is not None)
-
-
 def free_quota_at_the_eviction_and_again_at_the_end(m: Patch) -> None:
     begin = queue._Pass.__init__
 
     def begun(self: Any, world: Any, now: Any) -> None:
         begin(self, world, now)
         for workload in world.workloads.values():
-            admitted = workload.status.admission
-            if workload.state is WorkloadState.ENDING and workload.charge_cause and admitted:
-                for flavor, resource, amount in usage_of(admitted):
-                    self.charges.tree.queue(admitted.cluster_queue, flavor, resource).usage -= amount
+            charge = workload.charge
+            if workload.state is WorkloadState.ENDING and charge is not None:
+                for flavor, resource, amount in usage_of(charge):
+                    self.charges.tree.queue(charge.cluster_queue, flavor, resource).usage -= amount
 
     m.setattr(queue._Pass, "__init__", begun)
 

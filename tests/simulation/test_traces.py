@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from contracts.traces import StateSpan, root_span, root_span_id, span_id, state_span, trace_id
-from layers.simulation.traces import UNTOLD_BOUND, flaws
+from layers.simulation.traces import GONE_BOUND, UNTOLD_BOUND, flaws
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 ENDED = {("uid", 1): "red/train"}
@@ -63,6 +63,21 @@ def test_a_state_may_be_left_a_little_after_its_attempt() -> None:
     assert list(flaws((*WHOLE, state("provisioning.plan", 10, 301 + UNTOLD_BOUND)), ENDED)) == [
         f"provisioning.plan of attempt 1 of red/train ends {UNTOLD_BOUND + 1:.3f} s after it"
     ]
+
+
+def test_the_eviction_of_a_gang_that_ran_is_told_whenever_it_was_and_once() -> None:
+    bound = root_span("uid", 1, at(0), at(300), {"trigate.result": "bound"})
+    ran = (bound, *WHOLE[1:])
+
+    assert list(flaws((*ran, state("queue.ending", 5000, 5000 + GONE_BOUND)), ENDED)) == []
+    assert list(flaws((*ran, state("queue.ending", 5000, 5001 + GONE_BOUND)), ENDED)) == [
+        f"queue.ending of attempt 1 of red/train lasts {GONE_BOUND + 1:.3f} s"
+    ]
+    assert list(flaws((*ran, state("queue.ending", 400, 401), state("queue.ending", 500, 501)), ENDED)) == [
+        "attempt 1 of red/train has ended 2 times"
+    ]
+    never_bound = list(flaws((*WHOLE, state("queue.ending", 400, 401)), ENDED))
+    assert [f.split(":")[0] for f in never_bound] == ["queue.ending of attempt 1 of red/train begins outside of it"]
 
 
 def test_a_span_hangs_under_the_root_and_has_an_id_of_its_own() -> None:

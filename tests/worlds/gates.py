@@ -23,6 +23,7 @@ from contracts.names import (
     ATTEMPT_LABEL,
     CAPACITY_REQUEST_FINALIZER,
     POD_SET_LABEL,
+    PRIORITY_CLASS_LABEL,
     REMOVING_ANNOTATION,
     WORKLOAD_LABEL,
     workload_name,
@@ -83,8 +84,11 @@ class Gates:
     def __init__(self, world: World, objects: Objects) -> None:
         self.world, self.objects = world, objects
         self.names = [f"g{i}" for i in range(len(world.sizes))]
+        evicts = {"preemption": {"withinClusterQueue": "LowerPriority"}} if world.priorities else {}
         self.cluster_queues = {
-            f"q{n}": a_cluster_queue(f"q{n}", {"any": {"nvidia.com/gpu": q}}, maxOvertakes=world.max_overtakes)
+            f"q{n}": a_cluster_queue(
+                f"q{n}", {"any": {"nvidia.com/gpu": q}}, maxOvertakes=world.max_overtakes, **evicts
+            )
             for n, q in enumerate(world.quota)
         }
         self.local_queues = {q.key: q for q in (a_local_queue(n, n) for n in self.cluster_queues)}
@@ -102,7 +106,10 @@ class Gates:
 
     def body(self, i: int) -> dict[str, Any]:
         """The Job as its author writes it."""
-        return a_batch_job(self.names[i], self.world.sizes[i], age=100 - i, queue=f"q{self.world.queue_of[i]}")
+        queue, labels = f"q{self.world.queue_of[i]}", {}
+        if self.world.priorities:
+            labels[PRIORITY_CLASS_LABEL] = str(self.world.priorities[i])
+        return a_batch_job(self.names[i], self.world.sizes[i], age=100 - i, queue=queue, labels=labels)
 
     # ---- what a gate would write -------------------------------------------------------------------------------------
 
@@ -135,10 +142,12 @@ class Gates:
         match kind:
             case "W":
                 status = value.status
-                return value.metadata.uid, value.state, status.attempt, status.reservation, value.charge_cause
+                plan = status.preemption.model_dump_json() if status.preemption else ""
+                return value.metadata.uid, value.state, status.attempt, status.reservation, value.charge_cause, plan
             case "P":
                 status = value.status
-                told = _owner(value), value.state, status.reservation, value.possible, repr(status.shortfall)
+                lacks, answer = repr(status.shortfall), repr(status.preemption)
+                told = _owner(value), value.state, status.reservation, value.possible, lacks, answer
                 return (*told, status.hold) if gate == "v" else told
             case "C":
                 return _owner(value), value.state, value.status.reservation, len(value.status.plan)
@@ -221,7 +230,7 @@ class Gates:
             body["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
         if job.life == "done":
             body["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
-        return view(decoded(body), {})
+        return view(decoded(body), {str(p): p for p in self.world.priorities})
 
     def _of_queue(self, step: queue_sees.Step, by: Seen) -> Effect:
         match step:

@@ -19,6 +19,7 @@ from layers.provisioning import holding, purchase, statuses
 from layers.provisioning.steps import DeleteClaim, MarkRemoving
 from layers.queue import attempts, intake
 from layers.queue import decide as queue
+from layers.queue.leaving import Remains
 from layers.queue.order import Waiting
 from layers.queue.quota import Charges
 from tests.worlds.gates import Effect, Gates
@@ -68,7 +69,11 @@ def charge_ended_before_the_pods(m: Patch) -> None:
 
 
 def charge_ended_before_the_purchase(m: Patch) -> None:
-    m.setattr(queue._Pass, "_remains_are_gone", lambda self, workload: not self.world.unfinished_pods.get(workload.key))
+    for place in ("decide", "leaving"):
+        m.setattr(
+            f"layers.queue.{place}.pods_and_purchase",
+            lambda workload, world: Remains(gone=not world.unfinished_pods.get(workload.key)),
+        )
 
 
 def no_finalizer(m: Patch) -> None:
@@ -92,7 +97,7 @@ def reservation_keeps_its_number(m: Patch) -> None:
 
 
 def overtakes_not_counted(m: Patch) -> None:
-    m.setattr(Waiting, "to_count", lambda self, younger: [])
+    m.setattr(Waiting, "to_count", lambda self, younger, takes: [])
 
 
 def overtakes_on_nodes_not_counted(m: Patch) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.worlds.__main__ import told
 from tests.worlds.mutants import DELETED_ONE, MUTANTS, TIGHT, TOO_LARGE, Mutant
+from tests.worlds.objects import Key
 from tests.worlds.search import Search
 from tests.worlds.world import World
 
@@ -50,3 +53,19 @@ def test_the_search_meets_every_state_of_a_gangs_life() -> None:
         "P": {"none", "off", "unplaced", "held", "placed", "bound"},
         "C": {"none", "planned", "launching", "launched", "releasing", "failed", "released"},
     }
+
+
+def test_in_the_first_thousands_of_orders_a_preemption_does_no_harm() -> None:
+    """One victim and one gang of higher priority; `make worlds` goes on from there."""
+    search = Search(World((1, 1), (0, 0), (1,), ((1, 0),), late=(1,), crashes=1, priorities=(0, 1)))
+    result = search.run(limit=2_500)
+    plans = {
+        v.status.preemption.state.value for (kind, _), v in _versions(search) if kind == "W" and v.status.preemption
+    }
+
+    assert result.flaw == "", told("preemption", result)
+    assert plans == {"Planned", "Evicting"}
+
+
+def _versions(search: Search) -> list[tuple[Key, Any]]:
+    return list(zip(search.model.objects.keys, search.model.objects.values, strict=True))

@@ -27,6 +27,8 @@ class World(NamedTuple):
     """Clocks that run out although something could still happen."""
     frees: int = 0
     """GPUs of others that are given back."""
+    priorities: tuple[int, ...] = ()
+    """One a gang where higher priority has lower evicted; empty: all are alike, and nobody is."""
 
 
 WORLDS = {
@@ -48,6 +50,11 @@ WORLDS = {
     "never fits": World((3, 2), (0, 0), (4,), ((1, 0),), 1, 1, launch_fails=1),
     "an impossible head": World((3, 1, 1), (0, 0, 0), (4,), ((2, 0),)),
     "overtaking": World((2, 1, 1), (0, 0, 0), (2,), ((2, 0),), late=(0, 2)),
+    "preemption": World((2, 2), (0, 0), (2,), ((2, 0),), late=(1,), lags=1, priorities=(0, 1)),
+    "preemption, a crash": World((1, 1), (0, 0), (1,), ((1, 0),), late=(1,), lags=1, crashes=1, priorities=(0, 1)),
+    "preemption, one of two": World(
+        (1, 1, 1), (0, 0, 0), (2,), ((1, 0), (1, 0)), late=(2,), max_overtakes=2, priorities=(0, 0, 1)
+    ),
     "overtaking on nodes": World((2, 1, 1), (0, 1, 1), (2, 2), ((2, 0),), late=(0, 2)),
 }
 

@@ -1,0 +1,186 @@
+"""Which gangs must end so that another one has places: tried on the ledger, which is left as it was.
+
+The queue gate plans (`contracts.kinds.workload.PreemptionPlan`); here it is told who of its candidates really frees the
+places, before anybody is evicted, and the places that free up are kept together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from contracts.kinds.pod_group import PreemptionAnswer
+from contracts.kinds.workload import PreemptionPlan, PreemptionState, WorkloadState
+from contracts.reasons import Reason
+from contracts.verdicts import Blocker, ordered
+from layers.gang import rejections
+from layers.gang.candidates import Candidate
+from layers.gang.ledger import Free, Ledger, room_for
+from layers.gang.placement import Packing, Wanted, pack
+from layers.gang.snapshot import PodRow
+
+Freed = Mapping[int, Mapping[str, int]]
+"""Node's position → what is given back there."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """``victims``: as few as make ``packing`` whole, in the order in which they were offered; else all of them."""
+
+    victims: tuple[str, ...]
+    packing: Packing
+
+
+def freed_by(ledger: Ledger, owner: str, pods: Iterable[PodRow]) -> dict[int, Free]:
+    """What a gang gives back when it ends: its ``pods``, and the empty slots that it holds."""
+    found: dict[int, Free] = {}
+    for pod in pods:
+        i = ledger.index.get(pod.node)
+        if i is None:
+            continue
+        amounts = ledger.nodes[i].allocatable if pod.amounts is None else pod.amounts
+        _count(found.setdefault(i, {}), amounts)
+    for i, slots in ledger.holders().get(owner, {}).items():
+        _count(found.setdefault(i, {}), slots)
+    return found
+
+
+def smallest(ledger: Ledger, owner: str, wanted: Wanted, offered: Sequence[tuple[str, Freed]]) -> Trial:
+    """The gang's places if some of ``offered`` (uid, what it gives back) end.
+
+    As few of the first as are enough, found by halving; then each that is not needed is spared, the last one first. So
+    none of them can be left out. With members of several classes the packing is greedy, and so is this.
+    """
+
+    def tried(ending: Sequence[tuple[str, Freed]]) -> Packing:
+        for _, freed in ending:
+            ledger.shift(freed, 1)
+        try:
+            return pack(ledger, owner, wanted)
+        finally:
+            for _, freed in ending:
+                ledger.shift(freed, -1)
+
+    present = tried(())
+    if present.whole:
+        return Trial((), present)
+    best = tried(offered)
+    if not best.whole:
+        return Trial(tuple(uid for uid, _ in offered), best)
+    too_few, enough = 0, len(offered)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        packing = tried(offered[:middle])
+        if packing.whole:
+            enough, best = middle, packing
+        else:
+            too_few = middle
+    chosen = list(offered[:enough])
+    for one in reversed(offered[:enough]):
+        rest = [other for other in chosen if other is not one]
+        packing = tried(rest) if any(one[1].values()) else best
+        if packing.whole:
+            chosen, best = rest, packing
+    return Trial(tuple(uid for uid, _ in chosen), best)
+
+
+class Evictions:
+    """The plans of one pass, answered on its ledger. ``answers`` by the uid of the PodGroup that is to say so."""
+
+    def __init__(
+        self, ledger: Ledger, gangs: Iterable[Candidate], pods: Sequence[PodRow], names: Mapping[str, str]
+    ) -> None:
+        self._ledger, self._pods, self._names = ledger, pods, names
+        self._gangs = {g.workload.metadata.uid: g for g in gangs}
+        self._by_job: dict[str, list[PodRow]] | None = None
+        self.answers: dict[str, PreemptionAnswer] = {}
+
+    def answer(self, g: Candidate) -> Sequence[Blocker]:
+        """Say once of each plan who must end. Returns what keeps the gang out even if all of them did."""
+        plan = g.workload.status.preemption
+        if plan is None or g.group is None or plan.state is PreemptionState.EXPIRED:
+            return ()
+        before = g.group.status.preemption
+        if before is not None and before.plan == plan.number:
+            self.answers[g.uid] = before
+            verdict = g.group.status.verdict
+            return () if before.placeable or verdict is None else verdict.blockers
+        if plan.state is not PreemptionState.PLANNED:
+            return ()
+        offered = self._offered(plan)
+        trial = smallest(self._ledger, g.uid, g.wanted, offered)
+        whole = trial.packing.whole
+        victims = trial.victims if whole else ()
+        self.answers[g.uid] = PreemptionAnswer(plan=plan.number, placeable=whole, victims=victims)
+        return () if whole else self._why(g, trial.packing, offered)
+
+    def refusal(self, g: Candidate) -> list[Blocker]:
+        """That the plan was answered so, beside what else keeps the gang from its places."""
+        plan, answer = g.workload.status.preemption, self.answers.get(g.uid)
+        if plan is None or answer is None or answer.placeable:
+            return []
+        return [Blocker(reason=Reason.NO_PLACEMENT_EVEN_IF_EVICTED, nodes=len(plan.candidates))]
+
+    def room_kept(self, g: Candidate) -> dict[tuple[str, str], int] | None:
+        """What is free now of the places for which others end: nobody else is to take it piece by piece.
+
+        None: nobody ends for this gang.
+        """
+        plan, victims = g.workload.status.preemption, victims_of(g)
+        if plan is None or not victims or g.attempt not in (WorkloadState.PENDING, WorkloadState.RESERVED):
+            return None
+        self._ledger.release(g.uid)
+        ending = [freed for uid, freed in self._offered(plan) if uid in victims]
+        for freed in ending:
+            self._ledger.shift(freed, 1)
+        packing = pack(self._ledger, g.uid, g.wanted)
+        for freed in ending:
+            self._ledger.shift(freed, -1)
+        kept: dict[tuple[str, str], int] = {}
+        changed: dict[int, Free] = {}
+        for (node, pod_set), count in packing.shares.items():
+            i = self._ledger.index[node]
+            free, members = changed.setdefault(i, dict(self._ledger.free[i])), g.classes[pod_set]
+            here = min(count, max(0, room_for(members, free)))
+            for resource, amount in members.amounts.items():
+                free[resource] = free.get(resource, 0) - amount * here
+            kept[node, pod_set] = here
+        return kept
+
+    def _offered(self, plan: PreemptionPlan) -> list[tuple[str, Freed]]:
+        """What each of the plan's candidates gives back, as far as they are what they were."""
+        offered: list[tuple[str, Freed]] = []
+        for one in plan.candidates:
+            other = self._gangs.get(one.uid)
+            if other is not None and other.workload.status.attempt == one.attempt:
+                pods = self._pods_of(other.workload.spec.job.uid)
+                offered.append((one.uid, freed_by(self._ledger, other.uid or one.uid, pods)))
+        return offered
+
+    def _pods_of(self, job_uid: str) -> Sequence[PodRow]:
+        if self._by_job is None:
+            self._by_job = {}
+            for pod in self._pods:
+                self._by_job.setdefault(pod.job_uid, []).append(pod)
+        return self._by_job.get(job_uid, ())
+
+    def _why(self, g: Candidate, packing: Packing, offered: list[tuple[str, Freed]]) -> Sequence[Blocker]:
+        for _, freed in offered:
+            self._ledger.shift(freed, 1)
+        try:
+            found = rejections.no_placement(self._ledger, g.uid, g.wanted, packing, self._names)
+        finally:
+            for _, freed in offered:
+                self._ledger.shift(freed, -1)
+        return ordered([*self.refusal(g), *found])
+
+
+def victims_of(g: Candidate) -> frozenset[str]:
+    """The uids of those that end for the gang; empty when nobody does."""
+    plan = g.workload.status.preemption
+    return frozenset(plan.victims) if plan and plan.state is PreemptionState.EVICTING else frozenset()
+
+
+def _count(free: Free, amounts: Mapping[str, int]) -> None:
+    for resource, amount in amounts.items():
+        free[resource] = free.get(resource, 0) + amount

@@ -20,7 +20,7 @@ class Cause(StrEnum):
     """Pods use what no charge covers. It counts as used in their queue until they are gone: it is used, and what is
     promised to others beside it could not be kept. Nobody is evicted for it; the gate may not delete pods."""
     UNUSED = "ChargedWithoutUse"
-    """An attempt is over and nothing of it is left, but its charge stands. The remains are read once more."""
+    """An attempt is over and nothing of it is left, but its charge stands. The next pass tries again to end it."""
 
 
 LASTS: Mapping[Cause, timedelta] = {

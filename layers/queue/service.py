@@ -29,6 +29,7 @@ from contracts.kinds import (
 )
 from contracts.mirrors import Pod
 from contracts.names import WORKLOAD_FINALIZER, WORKLOAD_LABEL, workload_name
+from layers.queue.auditing import Auditing
 from layers.queue.counting import cluster_queue_statuses, cohort_statuses, local_queue_statuses
 from layers.queue.decide import decide
 from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch, view
@@ -56,11 +57,13 @@ from layers.runtime.writing import patch_tested, remove_finalizer, write_status
 
 log = structlog.get_logger(__name__)
 
-PASS, COUNTS = "pass", "counts"
+PASS, COUNTS, AUDIT = "pass", "counts", "audit"
 TOGETHER = 0.01
 """Seconds: changes that come within them share a pass."""
 COUNTS_EVERY = 0.5
 """Seconds between two writes of a queue's counts: a gang moves through several states in one of them."""
+AUDIT_AFTER = 1.0
+"""Seconds: changes that come within them share an audit."""
 AT_ONCE = 16
 """Writes of one pass under way at the same time."""
 PATIENCE = 5
@@ -122,6 +125,7 @@ class QueueGate:
         self._aside_until: dict[str, datetime] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._telling = Telling(runtime.meters.registry)
+        self._auditing = Auditing(runtime.meters.registry)
 
     def gate(self) -> Gate:
         """What the runtime runs: eleven watches and one queue."""
@@ -205,6 +209,8 @@ class QueueGate:
         was, is_ = (bool(p and list(_workload_of_unfinished(p))) for p in (old, new))
         if was != is_:
             self._touch()
+        if self._auditing.pod_changed(key, new):
+            self._queue.add_after(AUDIT, AUDIT_AFTER)
 
     def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
         self._try_again(key)
@@ -222,6 +228,8 @@ class QueueGate:
             self._bound_told = {k for k in self._bound_told if k[0] != uid}
             for doubt in (self._in_doubt, self._asked, self._ask_at):
                 doubt.pop(key, None)
+        self._auditing.workload_changed(key)
+        self._queue.add_after(AUDIT, AUDIT_AFTER)
         self._touch(counts=True)
 
     def _group_changed(self, key: str, old: PodGroup | None, new: PodGroup | None) -> None:
@@ -256,12 +264,16 @@ class QueueGate:
                 self._runtime.spans.emit(span)
             if bound_span(workload, *behind):
                 self._bound_told.add((workload.metadata.uid, workload.status.attempt))
+        self._auditing.begin()
+        self._queue.add_after(AUDIT, AUDIT_AFTER)
         self._touch(counts=True)
 
     async def _reconcile(self, key: str) -> float | None:
         if key == COUNTS:
             await self._count()
             return None
+        if key == AUDIT:
+            return self._audit()
         await self._clear_doubts()
         now = self._clock()
         world = self._snapshot(now)
@@ -450,6 +462,13 @@ class QueueGate:
             self._left_nothing.add((meta.uid, workload.status.attempt))
         self._touch()
 
+    def _audit(self) -> float:
+        now, before = self._clock(), self._auditing.believed
+        again = self._auditing.look(self._snapshot(now), now)
+        if self._auditing.believed != before:
+            self._touch(counts=True)
+        return again
+
     async def _count(self) -> None:
         """Write the counts of every queue and Cohort where they have changed."""
         now = self._clock()
@@ -490,6 +509,7 @@ class QueueGate:
             short_since=dict(self._short_since),
             retention=self._retention,
             written=dict(self._written),
+            drifts=self._auditing.believed,
         )
 
     def _unfinished(self, workload: Workload) -> int:

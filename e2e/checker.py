@@ -488,7 +488,7 @@ def _quotas(holder: Json) -> dict[str, Quota]:
 
     return {
         f"{flavor['name']} {r['name']}": Quota(
-            None, amount(r["nominalQuota"], r["name"]), limit(r, "borrowingLimit"), limit(r, "lendingLimit")
+            None, amount(r.get("nominalQuota", "0"), r["name"]), limit(r, "borrowingLimit"), limit(r, "lendingLimit")
         )
         for group in holder["spec"].get("resourceGroups") or []
         for flavor in group["flavors"]

@@ -260,7 +260,7 @@ def _quota_of(queue: Json) -> Amounts:
     found: Amounts = Counter()
     for group in queue["spec"].get("resourceGroups") or []:
         for flavor in group["flavors"]:
-            found.update({r["name"]: amount(r["nominalQuota"], r["name"]) for r in flavor["resources"]})
+            found.update({r["name"]: amount(r.get("nominalQuota", "0"), r["name"]) for r in flavor["resources"]})
     return found
 
 

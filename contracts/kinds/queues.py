@@ -63,7 +63,8 @@ _NO_LIMITS = (
 )
 _LENDS_WHAT_IT_HAS = (
     "!has(self.resourceGroups) || self.resourceGroups.all(g, g.flavors.all(f, f.resources.all(q, "
-    "!has(q.lendingLimit) || quantity(string(q.lendingLimit)).compareTo(quantity(string(q.nominalQuota))) <= 0)))"
+    "!has(q.lendingLimit) || !has(q.nominalQuota) || "
+    "quantity(string(q.lendingLimit)).compareTo(quantity(string(q.nominalQuota))) <= 0)))"
 )
 _COVERED_ONCE = _rules(
     (
@@ -77,7 +78,11 @@ class ResourceQuota(Contract):
     """How much of one resource of one flavor there is, what may be borrowed besides, and what may be lent of it."""
 
     name: Name
-    nominal_quota: Quantity = Field(json_schema_extra=_zero_or_more("nominalQuota"))
+    nominal_quota: Quantity | None = Field(
+        default=None,
+        description="Absent: what the nodes of the flavor have, where the flavor says fromNodes.",
+        json_schema_extra=_zero_or_more("nominalQuota"),
+    )
     borrowing_limit: Quantity | None = Field(
         default=None,
         description="How much more than the nominal quota may be used, of what others do not use; absent: all of it.",
@@ -90,11 +95,45 @@ class ResourceQuota(Contract):
     )
 
 
+class PoolsCounted(StrEnum):
+    """Live: nodes that are there and ready. Limits: what node pools of the flavor may grow to as well."""
+
+    LIVE = "Live"
+    LIMITS = "Limits"
+
+
+class FromNodes(Contract):
+    """Quota that follows the nodes with all labels of the flavor: it rises and falls with what they have to give."""
+
+    percent: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=100, description="The share of it that is quota here; rounded down."
+    )
+    pools: PoolsCounted = Field(
+        default=PoolsCounted.LIVE,
+        description="Limits: a NodePool whose nodes will have the flavor's labels counts with its limit of a resource, "
+        "if that is more than its nodes have; without a limit of that resource, with its nodes.",
+    )
+
+
 class FlavorQuotas(Contract):
     """The quota of one flavor. Flavors are tried in the order in which they stand."""
 
     name: Name = Field(description="A ResourceFlavor.")
+    from_nodes: FromNodes | None = Field(
+        default=None, description="The nominal quota is what the flavor's nodes have; then no nominalQuota is given."
+    )
     resources: Annotated[tuple[ResourceQuota, ...], Field(min_length=1, max_length=16, json_schema_extra=_BY_NAME)]
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            (
+                "has(self.fromNodes) ? self.resources.all(r, !has(r.nominalQuota)) "
+                ": self.resources.all(r, has(r.nominalQuota))",
+                "every resource of a flavor has a nominalQuota, or the flavor has fromNodes and none of them has: give "
+                "either",
+            )
+        )
+    )
 
 
 class ResourceGroup(Contract):
@@ -305,6 +344,15 @@ class FlavorUsage(Contract):
     resources: Annotated[tuple[ResourceUsage, ...], Field(json_schema_extra=_BY_NAME)] = ()
 
 
+class WeighedShare(Contract):
+    """How much more than its own one takes, by its weight: who has more gives way first."""
+
+    weighted_share: int = Field(
+        description="1000 / weight x the largest, over all resources, of what is borrowed by what the cohort could "
+        "lend; rounded up, so that 0 says that nothing is borrowed. 2^63 - 1: a weight of 0, and something borrowed."
+    )
+
+
 class QueueStatus(Contract):
     """Counts of unfinished Workloads by how far they are, and the quota that is charged."""
 
@@ -314,6 +362,9 @@ class QueueStatus(Contract):
     charged_workloads: int = 0
     admitted_workloads: int = 0
     flavors_usage: Annotated[tuple[FlavorUsage, ...], Field(json_schema_extra=_BY_NAME)] = ()
+    fair_sharing: WeighedShare | None = Field(
+        default=None, description="Of a ClusterQueue, where a node of its tree has fairSharing."
+    )
 
 
 _COUNTS = (
@@ -384,6 +435,9 @@ class CohortStatus(Contract):
 
     conditions: Annotated[tuple[Condition, ...], Field(json_schema_extra=_BY_TYPE)] = ()
     flavors_usage: Annotated[tuple[SharedFlavorUsage, ...], Field(json_schema_extra=_BY_NAME)] = ()
+    fair_sharing: WeighedShare | None = Field(
+        default=None, description="Below another Cohort, where a node of the tree has fairSharing."
+    )
 
 
 class Cohort(Kind):

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from contracts.conditions import find, is_true
 from contracts.kinds import CapacityRequest, ClusterQueue, LocalQueue, PodGroup, Workload
+from contracts.kinds.queues import ResourceUsage
 from contracts.kinds.workload import EVICTED, FINISHED, WorkloadState
 from contracts.quantities import describe, parse
 from layers.console.spans import Branch, seconds, trace_lines
@@ -56,18 +57,13 @@ def queues_table(local: Iterable[LocalQueue], cluster: Iterable[ClusterQueue]) -
 
 def _usage(queue: ClusterQueue) -> list[str]:
     """``3/8 nvidia.com/gpu (default)``: charged of nominal, from the spec where nothing is charged yet."""
-    charged = {
-        (flavor.name, r.name): parse(r.charged, r.name)
-        for flavor in queue.status.flavors_usage
-        for r in flavor.resources
-    }
-    return [
-        f"{describe(charged.get((flavor.name, r.name), 0), r.name)}/{describe(parse(r.nominal_quota, r.name), r.name)} "
-        f"{r.name} ({flavor.name})"
-        for group in queue.spec.resource_groups
-        for flavor in group.flavors
-        for r in flavor.resources
-    ]
+    usage = {(flavor.name, r.name): r for flavor in queue.status.flavors_usage for r in flavor.resources}
+    found = []
+    for flavor, r in ((f, r) for group in queue.spec.resource_groups for f in group.flavors for r in f.resources):
+        said = usage.get((flavor.name, r.name), ResourceUsage(name=r.name))
+        charged, nominal = (parse(n, r.name) for n in (said.charged, r.nominal_quota or said.nominal))
+        found.append(f"{describe(charged, r.name)}/{describe(nominal, r.name)} {r.name} ({flavor.name})")
+    return found
 
 
 def workloads_table(

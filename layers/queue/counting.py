@@ -6,28 +6,36 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 
-from contracts.conditions import find, is_true, set_condition
+from contracts.conditions import Condition, find, is_true, set_condition
 from contracts.kinds import ClusterQueue, Cohort, LocalQueue, Workload
 from contracts.kinds.queues import (
     CohortStatus,
     FlavorUsage,
+    PoolsCounted,
     QueueStatus,
     ResourceGroup,
     ResourceUsage,
     SharedFlavorUsage,
     SharedUsage,
     StopPolicy,
+    WeighedShare,
 )
 from contracts.kinds.workload import FINISHED, WorkloadState
-from contracts.quantities import format_quantity, parse
+from contracts.quantities import format_quantity
 from layers.queue.drift import Cause, Drift
+from layers.queue.fair_share import Share
+from layers.queue.from_nodes import Supply
 from layers.queue.obstacles import queues_of
-from layers.queue.quota_objects import usage_of
+from layers.queue.quota_objects import nominal_quotas, usage_of
 from layers.queue.snapshot import Snapshot
+from layers.queue.weights import fair_shares, tree_of_cohort, tree_of_queue
 
 ACTIVE = "Active"
 OVER_QUOTA = "OverQuota"
 QUOTA_DRIFT = "QuotaDrift"
+QUOTA_FROM_NODES = "QuotaFromNodes"
+INFINITE = 2**63 - 1
+"""How a share is told that is larger than any number."""
 MOST_NAMES = 8
 """Of a cycle, so many names are said."""
 MOST_DRIFTS = 4
@@ -72,11 +80,12 @@ def cluster_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[Cluster
         name = admission.cluster_queue if admission else queue.key if queue else None
         if name is not None:
             tallies[name].add(workload)
+    shares = fair_shares(world, world.charged)
     changed = []
     for key in sorted(world.cluster_queues):
         old = world.cluster_queues[key]
         tally = tallies[key]
-        nominal = _nominal(old.spec.resource_groups)
+        nominal = nominal_quotas(old.spec.resource_groups, world.supply)
         borrowed = {about: world.charged.borrowed(key, *about) for about in tally.charged}
         activity = _cluster_queue_activity(old, world)
         status = _status(old.status, tally, nominal, borrowed, *activity, now, old.metadata.generation)
@@ -93,10 +102,36 @@ def cluster_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[Cluster
                     status.conditions, OVER_QUOTA, bool(over), reason, said, now, old.metadata.generation
                 )
             )
+        weighed = shares.get(tree_of_queue(world.charged, key)) if world.charged.path(key) else None
+        status = status.but(
+            conditions=_derived(status.conditions, old.spec.resource_groups, world, now, old.metadata.generation),
+            fair_sharing=_weighed(weighed.of_queue(key)) if weighed else None,
+        )
         status = _with_drift(status, [d for d in world.drifts if d.cluster_queue == key], now, old.metadata.generation)
         if status != old.status:
             changed.append((old.but(status=status), old))
     return changed
+
+
+def _derived(
+    conditions: tuple[Condition, ...], groups: Iterable[ResourceGroup], world: Snapshot, now: datetime, generation: int
+) -> tuple[Condition, ...]:
+    """With the condition that says what the quota is derived from; without it where none is."""
+    following = [f for g in groups for f in g.flavors if f.from_nodes]
+    if not following:
+        return tuple(c for c in conditions if c.type != QUOTA_FROM_NODES)
+    said, empty = [], False
+    for flavor in following:
+        found = world.supply.get(flavor.name, Supply({}, {}))
+        parts = [f"{found.nodes} ready node" + ("" if found.nodes == 1 else "s")]
+        grows = flavor.from_nodes is not None and flavor.from_nodes.pools is PoolsCounted.LIMITS
+        for pool in found.pools if grows else ():
+            free = [r.name for r in flavor.resources if (pool, r.name) not in found.limits]
+            parts.append(f"NodePool {pool}" + (f" (no limit of {', '.join(free)}: only its nodes)" if free else ""))
+        empty = empty or not (found.nodes or (grows and found.pools))
+        said.append(f"{flavor.name}: {', '.join(parts)}")
+    reason = "NoNodes" if empty else "Derived"
+    return set_condition(conditions, QUOTA_FROM_NODES, not empty, reason, "; ".join(said), now, generation)
 
 
 def _with_drift(status: QueueStatus, drifts: list[Drift], now: datetime, generation: int) -> QueueStatus:
@@ -131,20 +166,31 @@ def cohort_statuses(world: Snapshot, now: datetime) -> list[tuple[Cohort, Cohort
     below: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for key, queue in world.cluster_queues.items():
         for cohort in world.quota.path(key):
-            below[cohort].update(_nominal(queue.spec.resource_groups))
+            below[cohort].update(nominal_quotas(queue.spec.resource_groups, world.supply))
     for key, cohort_ in world.cohorts.items():
         for cohort in (key, *world.quota.path_of_cohort(key)):
-            below[cohort].update(_nominal(cohort_.spec.resource_groups))
+            below[cohort].update(nominal_quotas(cohort_.spec.resource_groups, world.supply))
+    shares = fair_shares(world, world.charged)
     changed = []
     for key in sorted(world.cohorts):
         old = world.cohorts[key]
         conditions = set_condition(
             old.status.conditions, ACTIVE, *_cohort_activity(old, world), now, old.metadata.generation
         )
-        status = CohortStatus(conditions=conditions, flavors_usage=tuple(_shared(key, sorted(below[key]), world)))
+        conditions = _derived(conditions, old.spec.resource_groups, world, now, old.metadata.generation)
+        weighed = shares.get(tree_of_cohort(world.charged, key)) if world.charged.path_of_cohort(key) else None
+        status = CohortStatus(
+            conditions=conditions,
+            flavors_usage=tuple(_shared(key, sorted(below[key]), world)),
+            fair_sharing=_weighed(weighed.of_cohort(key)) if weighed else None,
+        )
         if status != old.status:
             changed.append((old.but(status=status), old))
     return changed
+
+
+def _weighed(share: Share) -> WeighedShare:
+    return WeighedShare(weighted_share=INFINITE if share.rounded is None else share.rounded)
 
 
 def _shared(cohort: str, abouts: Iterable[tuple[str, str]], world: Snapshot) -> Iterable[SharedFlavorUsage]:
@@ -161,10 +207,6 @@ def _shared(cohort: str, abouts: Iterable[tuple[str, str]], world: Snapshot) -> 
             )
         )
     return (SharedFlavorUsage(name=f, resources=tuple(found)) for f, found in by_flavor.items())
-
-
-def _nominal(groups: Iterable[ResourceGroup]) -> Usage:
-    return {(f.name, r.name): parse(r.nominal_quota, r.name) for g in groups for f in g.flavors for r in f.resources}
 
 
 def _status(

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from fractions import Fraction
 
 from contracts.conditions import find, is_true, set_condition
 from contracts.kinds import CapacityRequest, ClusterQueue, PodGroup, Workload
 from contracts.kinds.capacity import CapacityState
 from contracts.kinds.pod_group import PLACED, PodGroupState
-from contracts.kinds.queues import FairSharing, PreemptionPolicy
+from contracts.kinds.queues import PreemptionPolicy
 from contracts.kinds.workload import (
     EVICTED,
     MOST_CANDIDATES,
@@ -35,7 +34,6 @@ from contracts.kinds.workload import (
     PreemptionState,
     WorkloadState,
 )
-from contracts.quantities import parse_quantity
 from contracts.reasons import Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker
 from layers.queue.fair_order import in_fair_turn
@@ -48,6 +46,7 @@ from layers.queue.quota_objects import usage_of
 from layers.queue.quota_tree import FlavorResource, QuotaTree
 from layers.queue.sizes import resized, sizes_of
 from layers.queue.snapshot import Snapshot
+from layers.queue.weights import fair_shares, tree_of_queue
 
 ANSWER_WITHIN = timedelta(seconds=30)
 """So long the gang gate has for its answer."""
@@ -90,7 +89,7 @@ class Preempting:
         self._later = self._kept()
         self._claims: dict[str, list[Claim]] | None = None
         self._by_uid: Mapping[str, Workload] | None = None
-        self._shares: dict[str, FairShares | None] = {}
+        self._shares: dict[str, FairShares] | None = None
         self._hopeless: set[tuple[str, str, int]] = set()
         """(queue, template and size, priority) for which nobody makes room: a younger one alike is not asked about."""
 
@@ -347,19 +346,9 @@ class Preempting:
 
     def _shares_of(self, queue: str) -> FairShares | None:
         """The shares of the queue's tree, if a queue or Cohort of it asks for that."""
-        root = self._tree_of(queue)
-        if root not in self._shares:
-            queues = {k: q.spec.fair_sharing for k, q in self._world.cluster_queues.items() if self._tree_of(k) == root}
-            above = {name for k in queues for name in self._world.quota.path(k)}
-            cohorts = {k: c.spec.fair_sharing for k, c in self._world.cohorts.items() if k in above}
-            if not any((*queues.values(), *cohorts.values())):
-                self._shares[root] = None
-            else:
-                groups = [g for k in queues for g in self._world.cluster_queues[k].spec.resource_groups]
-                groups += [g for k in cohorts for g in self._world.cohorts[k].spec.resource_groups]
-                about = {(f.name, r.name) for g in groups for f in g.flavors for r in f.resources}
-                self._shares[root] = FairShares(self._charges.tree, about, _weights(queues), _weights(cohorts))
-        return self._shares[root]
+        if self._shares is None:
+            self._shares = fair_shares(self._world, self._charges.tree)
+        return self._shares.get(self._tree_of(queue))
 
     def _charged(self, queue: str) -> list[Claim]:
         """Whoever is charged in the queue's tree. Who is stuck in ending is neither counted on nor evicted again."""
@@ -416,8 +405,7 @@ class Preempting:
         return tuple(keys[:MAX_OBJECTS]), more if more > 0 else None
 
     def _tree_of(self, queue: str) -> str:
-        path = self._world.quota.path(queue)
-        return f"cohort {path[-1]}" if path else queue
+        return tree_of_queue(self._world.quota, queue)
 
     def _wants(self, workload: Workload) -> bool:
         return (
@@ -471,10 +459,6 @@ def _rules(queue: ClusterQueue) -> Rules:
 def _may_evict(rules: Rules) -> bool:
     policies = rules.within_cluster_queue, rules.reclaim_within_cohort, rules.borrow_within_cohort
     return any(policy is not PreemptionPolicy.NEVER for policy in policies)
-
-
-def _weights(said: Mapping[str, FairSharing | None]) -> dict[str, Fraction]:
-    return {name: Fraction(parse_quantity(one.weight)) for name, one in said.items() if one is not None}
 
 
 def _amounts(admission: Admission) -> dict[FlavorResource, int]:

@@ -22,16 +22,18 @@ from contracts.kinds import (
     ClusterQueue,
     Cohort,
     LocalQueue,
+    NodePool,
     PodGroup,
     ResourceFlavor,
     Workload,
     WorkloadPriorityClass,
 )
-from contracts.mirrors import Pod
+from contracts.mirrors import Node, Pod
 from contracts.names import WORKLOAD_FINALIZER, WORKLOAD_LABEL, workload_name
 from layers.queue.auditing import Auditing
 from layers.queue.counting import cluster_queue_statuses, cohort_statuses, local_queue_statuses
 from layers.queue.decide import decide
+from layers.queue.from_nodes import Supply, followed, supplied_by, supplies
 from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch, view
 from layers.queue.snapshot import (
     DeleteWorkload,
@@ -51,7 +53,7 @@ from layers.queue.telling import Telling
 from layers.runtime.errors import NOT_THE_API, ApiError, ApiFailure, Conflict, NotFound, NotSent
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
-from layers.runtime.resources import NAMESPACES, PODS, Resource, resource_of
+from layers.runtime.resources import NAMESPACES, NODES, PODS, Resource, resource_of
 from layers.runtime.watching import Cache, Watcher
 from layers.runtime.writing import patch_tested, remove_finalizer, write_status
 
@@ -107,8 +109,11 @@ class QueueGate:
         self.cohorts: Cache[Cohort] = Cache()
         self.flavors: Cache[ResourceFlavor] = Cache()
         self.priority_classes: Cache[WorkloadPriorityClass] = Cache()
+        self.nodes: Cache[Node] = Cache()
+        self.node_pools: Cache[NodePool] = Cache()
         self.pods.index("workload", _workload_of_unfinished)
         self._views: dict[str, JobView] = {}
+        self._supply: Mapping[str, Supply] | None = None
         self._leading = False
         self._left_nothing: set[tuple[str, int]] = set()
         self._in_doubt: dict[str, PutWorkload] = {}
@@ -128,7 +133,7 @@ class QueueGate:
         self._auditing = Auditing(runtime.meters.registry)
 
     def gate(self) -> Gate:
-        """What the runtime runs: eleven watches and one queue."""
+        """What the runtime runs: thirteen watches and one queue."""
         watch, api = self._runtime.settings.watch, self._api
 
         def watcher(resource: Resource[Any], cache: Cache[Any], on_change: Callable[..., None]) -> Watcher[Any]:
@@ -147,6 +152,8 @@ class QueueGate:
                 watcher(resource_of(PodGroup), self.pod_groups, self._group_changed),
                 watcher(CAPACITY_REQUESTS, self.capacity_requests, self._request_changed),
                 watcher(PODS, self.pods, self._pod_changed),
+                watcher(NODES, self.nodes, self._node_changed),
+                watcher(resource_of(NodePool), self.node_pools, self._setting_changed),
             ),
             reconcilers=(Reconciler(self._queue, self._reconcile, workers=2),),
             started=self._started,
@@ -161,6 +168,12 @@ class QueueGate:
 
     def _setting_changed(self, key: str, old: Any, new: Any) -> None:
         if old is None or new is None or old.spec != new.spec:
+            self._supply = None
+            self._touch(counts=True)
+
+    def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
+        if self._supply != {} and (old is None or new is None or supplied_by(old) != supplied_by(new)):
+            self._supply = None
             self._touch(counts=True)
 
     def _namespace_changed(self, key: str, old: Any, new: Any) -> None:
@@ -509,8 +522,18 @@ class QueueGate:
             short_since=dict(self._short_since),
             retention=self._retention,
             written=dict(self._written),
+            supply=self._supplies(),
             drifts=self._auditing.believed,
         )
+
+    def _supplies(self) -> Mapping[str, Supply]:
+        """What there is of the flavors from whose nodes quota is derived; reckoned anew when something has changed."""
+        if self._supply is None:
+            groups = [g for q in self.cluster_queues.values() for g in q.spec.resource_groups]
+            groups += [g for c in self.cohorts.values() for g in c.spec.resource_groups]
+            flavors, nodes, pools = _by_key(self.flavors), self.nodes.values(), self.node_pools.values()
+            self._supply = supplies(followed(groups), flavors, nodes, pools)
+        return self._supply
 
     def _unfinished(self, workload: Workload) -> int:
         return _unfinished(workload, self.pods.by("workload", workload.key))

@@ -21,6 +21,7 @@ from contracts.kinds import (
 )
 from contracts.kinds.workload import WorkloadSpec
 from layers.queue.drift import Cause, Drift
+from layers.queue.from_nodes import Supply
 from layers.queue.quota_objects import quota_tree, usage_of
 from layers.queue.quota_tree import QuotaTree
 
@@ -103,6 +104,8 @@ class Snapshot:
     """So long a finished Workload is kept; None: as long as its job."""
     written: Mapping[str, datetime] = field(default_factory=dict)
     """When this process last wrote a Workload's status, by its uid."""
+    supply: Mapping[str, Supply] = field(default_factory=dict)
+    """What there is of each flavor from whose nodes some quota is derived."""
     drifts: tuple[Drift, ...] = ()
     """What the last audit believed: where charges and the use of pods do not agree."""
 
@@ -114,7 +117,7 @@ class Snapshot:
     @cached_property
     def quota(self) -> QuotaTree:
         """All quota there is, for questions of its shape. To count charges, take a `ledger`."""
-        return quota_tree(self.cluster_queues.values(), self.cohorts.values())
+        return quota_tree(self.cluster_queues.values(), self.cohorts.values(), self.supply)
 
     @cached_property
     def charged(self) -> QuotaTree:

@@ -124,6 +124,8 @@ class Witness:
             self._world.fail(f"a pass failed: {said}")
         if entry.get("event") == "object.skipped":
             self._world.fail(f"an object could not be read: {said}")
+        if entry.get("event") == "quota.drifts":  # nobody here runs a pod without a charge
+            self._world.fail(f"the audit believes in a drift: {said}")
 
     def disturbed(self, node: str) -> None:
         """Another scheduler puts pods on this node: what is promised there may be more than there is, for a moment."""

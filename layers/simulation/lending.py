@@ -24,7 +24,7 @@ def over_quota(
     for queue in queues:
         for quota in (r for g in queue.spec.resource_groups for f in g.flavors for r in f.resources):
             mine = used.get(queue.key, {}).get(quota.name, 0)
-            nominal = parse(quota.nominal_quota, quota.name)
+            nominal = parse(quota.nominal_quota or "0", quota.name)
             lends = nominal if quota.lending_limit is None else parse(quota.lending_limit, quota.name)
             lent[quota.name] += lends
             taken[quota.name] += max(0, mine - (nominal - lends))

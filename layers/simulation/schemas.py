@@ -276,15 +276,25 @@ def _lends_what_it_has(spec: Any, _: Any) -> bool:
     return all(
         parse_quantity(quota["lendingLimit"]) <= parse_quantity(quota["nominalQuota"])
         for quota in _quotas(spec)
-        if "lendingLimit" in quota
+        if "lendingLimit" in quota and "nominalQuota" in quota
     )
+
+
+def _has_nominal_or_follows_nodes(flavor: Any, _: Any) -> bool:
+    return all(("nominalQuota" in quota) != ("fromNodes" in flavor) for quota in flavor["resources"])
 
 
 _EVERY_QUOTA = "self.resourceGroups.all(g, g.flavors.all(f, f.resources.all(q, {0})))"
 _NO_LIMITS = _EVERY_QUOTA.format("!has(q.borrowingLimit) && !has(q.lendingLimit)")
-_LENDS = "quantity(string(q.lendingLimit)).compareTo(quantity(string(q.nominalQuota))) <= 0"
+_LENDS = (
+    "!has(q.lendingLimit) || !has(q.nominalQuota) || "
+    "quantity(string(q.lendingLimit)).compareTo(quantity(string(q.nominalQuota))) <= 0"
+)
 _ONE_QUANTITY = "type({0}) == int ? {0} >= 0 : isQuantity({0}) && quantity({0}).compareTo(quantity('0')) >= 0"
 _RULES: dict[str, Callable[[Any, Any], bool]] = {
+    "has(self.fromNodes) ? self.resources.all(r, !has(r.nominalQuota)) : self.resources.all(r, has(r.nominalQuota))": (
+        _has_nominal_or_follows_nodes
+    ),
     "self == oldSelf": lambda value, before: before is _ABSENT or value == before,
     _ONE_QUANTITY.format("self"): lambda value, _: _is_quantity_of_zero_or_more(value),
     f"self.all(k, {_ONE_QUANTITY.format('self[k]')})": lambda value, _: all(
@@ -295,7 +305,7 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
     ),
     f"has(self.cohortName) || !has(self.resourceGroups) || {_NO_LIMITS}": _limits_below("cohortName"),
     f"has(self.parentName) || !has(self.resourceGroups) || {_NO_LIMITS}": _limits_below("parentName"),
-    f"!has(self.resourceGroups) || {_EVERY_QUOTA.format(f'!has(q.lendingLimit) || {_LENDS}')}": _lends_what_it_has,
+    f"!has(self.resourceGroups) || {_EVERY_QUOTA.format(_LENDS)}": _lends_what_it_has,
     "!has(self.queueingStrategy) || self.queueingStrategy == 'BoundedOvertaking' || !has(self.reservationAfter)": (
         lambda value, _: (
             value.get("queueingStrategy", "BoundedOvertaking") == "BoundedOvertaking" or "reservationAfter" not in value

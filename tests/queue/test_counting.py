@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from layers.queue.counting import cluster_queue_statuses, local_queue_statuses
-from tests.queue.worlds import World, a_cluster_queue, a_flavor, a_local_queue
+from layers.queue.counting import cluster_queue_statuses, cohort_statuses, local_queue_statuses
+from tests.queue.worlds import World, a_cluster_queue, a_cohort, a_flavor, a_local_queue
 
 GPU = "nvidia.com/gpu"
 
@@ -106,3 +106,46 @@ def test_a_missing_flavor_or_cluster_queue_is_named() -> None:
     assert found.conditions[0].message == "there is no ResourceFlavor ghost"
     lost = world.local_queues["team/lost"].status.conditions[0]
     assert (lost.reason, lost.message) == ("ClusterQueueNotFound", "there is no ClusterQueue nowhere")
+
+
+def a_weighed_world(**red: Any) -> World:
+    """``red`` has 4 of 16 GPUs and uses 12; ``blue`` uses nothing of its 12."""
+    world = World(
+        a_cluster_queue("red", {"any": {GPU: 4}}, cohortName="lab", **red),
+        a_cluster_queue("blue", {"any": {GPU: 12}}, cohortName="lab"),
+    )
+    world.submit("train", 12)
+    world.settle()
+    world.place("train")
+    world.settle()
+    return world
+
+
+def shares(world: World) -> dict[str, int | None]:
+    """By ClusterQueue and Cohort; None: nothing is said of it."""
+    queues = {new.key: new.status.fair_sharing for new, _ in cluster_queue_statuses(world.snapshot(), world.now)}
+    cohorts = {new.key: new.status.fair_sharing for new, _ in cohort_statuses(world.snapshot(), world.now)}
+    return {key: said.weighted_share if said else None for key, said in (queues | cohorts).items()}
+
+
+@pytest.mark.parametrize(
+    ("weight", "share"), [("1", 500), ("2", 250), ("3", 167), ("0", 2**63 - 1)], ids=["1", "2", "rounded up", "0"]
+)
+def test_a_borrower_s_share_is_what_it_borrows_of_what_can_be_lent_by_its_weight(weight: str, share: int) -> None:
+    assert shares(a_weighed_world(fairSharing={"weight": weight})) == {"red": share, "blue": 0}
+
+
+def test_where_shares_are_not_weighed_none_is_told() -> None:
+    assert shares(a_weighed_world()) == {"red": None, "blue": None}
+
+
+def test_a_cohort_has_a_share_among_those_beside_it_and_the_one_at_the_top_has_none() -> None:
+    world = a_weighed_world(fairSharing={"weight": "1"})
+    world.cohorts = {"lab": a_cohort("lab", "all"), "all": a_cohort("all", quota={"any": {GPU: 4}})}
+    for job in ("second", "third"):
+        world.submit(job, 4)
+        world.settle()
+        world.place(job)
+        world.settle()
+
+    assert shares(world) == {"red": 800, "blue": 0, "lab": 200, "all": None}

@@ -17,6 +17,7 @@ from contracts.quantities import Written
 from contracts.verdicts import Blocker
 from layers.queue.decide import decide
 from layers.queue.drift import Drift
+from layers.queue.from_nodes import Supply
 from layers.queue.jobs.batch import BatchJob, start_patch, suspend_patch, view
 from layers.queue.snapshot import (
     DeleteWorkload,
@@ -137,6 +138,7 @@ class World:
         self.short_since: dict[str, datetime] = {}
         self.retention: timedelta | None = None
         self.drifts: tuple[Drift, ...] = ()
+        self.supply: Mapping[str, Supply] = {}
         self.log: list[Step] = []
 
     # ---- what people and the other gates do ------------------------------------------------------------------------
@@ -270,6 +272,7 @@ class World:
             retention=self.retention,
             written=dict(self.written),
             drifts=self.drifts,
+            supply=self.supply,
         )
 
     def step(self) -> tuple[Step, ...]:

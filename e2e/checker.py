@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Protocol
 
+from e2e.following import written_out
 from e2e.lending import Lending, Quota
 
 Json = dict[str, Any]
@@ -124,6 +125,8 @@ def differences(objects: Objects) -> list[str]:
 class _Reckoning:
     def __init__(self, objects: Objects) -> None:
         self.of = {kind: {_key(o): o for o in objects.get(kind, [])} for kind in KINDS}
+        for kind in ("ClusterQueue", "Cohort"):
+            self.of[kind] = {key: written_out(o, self.of, amount) for key, o in self.of[kind].items()}
         self.workload_of_job = {w["spec"]["job"]["uid"]: w for w in self.of["Workload"].values()}
         self.members: dict[str, list[Json]] = defaultdict(list)
         """Workload → the pods of its Job."""
@@ -488,7 +491,7 @@ def _quotas(holder: Json) -> dict[str, Quota]:
 
     return {
         f"{flavor['name']} {r['name']}": Quota(
-            None, amount(r.get("nominalQuota", "0"), r["name"]), limit(r, "borrowingLimit"), limit(r, "lendingLimit")
+            None, amount(r["nominalQuota"], r["name"]), limit(r, "borrowingLimit"), limit(r, "lendingLimit")
         )
         for group in holder["spec"].get("resourceGroups") or []
         for flavor in group["flavors"]

@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from contracts.kinds.queues import ClusterQueueSpec, CohortSpec, LocalQueueSpec, ResourceFlavorSpec, ResourceQuota
+from contracts.kinds.queues import (
+    ClusterQueueSpec,
+    CohortSpec,
+    FlavorQuotas,
+    FromNodes,
+    LocalQueueSpec,
+    ResourceFlavorSpec,
+    ResourceQuota,
+)
 from contracts.reasons import LAYER_OF, Layer, Reason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "queueing.md").read_text(encoding="utf-8")
-SPECS = (ClusterQueueSpec, CohortSpec, LocalQueueSpec, ResourceFlavorSpec, ResourceQuota)
+SPECS = (ClusterQueueSpec, CohortSpec, LocalQueueSpec, ResourceFlavorSpec, FlavorQuotas, FromNodes, ResourceQuota)
 
 
 @pytest.mark.parametrize("reason", [r for r in Reason if LAYER_OF[r] is Layer.QUEUE])

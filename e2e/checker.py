@@ -361,8 +361,9 @@ class _Reckoning:
         if not rest and not first:
             yield f"PodGroup {key} waits although there is room for all {count} members"
         short = sum(c["count"] for c in _status(group).get("shortfall") or [])
-        if short != rest and not first:
-            yield f"PodGroup {key} says that places for {short} members lack: {rest}"
+        lacks = 0 if self._awaits_victims(workload) else rest
+        if short != lacks and not first:
+            yield f"PodGroup {key} says that places for {short} members lack: {lacks}"
         for b in _blockers(group):
             if b["reason"] in ("InsufficientNodes", "Fragmented", "PodSlotsExhausted", "WaitingForCapacity"):
                 r = b["resource"]
@@ -371,6 +372,15 @@ class _Reckoning:
                 if b["reason"] != "WaitingForCapacity":  # there it counts the nodes that come
                     truth["nodes"] = len(free)
                 yield from _compared(f"PodGroup {key}: {b['reason']} of {r}", b, truth)
+
+    def _awaits_victims(self, workload: Json) -> bool:
+        """Whether others end for the gang and have not yet: nothing lacks then that should be bought."""
+        plan = _status(workload).get("preemption") or {}
+        if plan.get("state") != "Evicting":
+            return False
+        chosen = {(c["uid"], c["attempt"]) for c in plan["candidates"] if c["uid"] in plan["victims"]}
+        charged = (w for w in self.of["Workload"].values() if _true(w, "QuotaCharged"))
+        return any((w["metadata"]["uid"], _status(w).get("attempt")) in chosen for w in charged)
 
     def _free_for(self, key: str, group: Json, spec: Json, assigned: list[Json]) -> dict[str, Amounts]:
         """Node that the gang may use → what is free there."""

@@ -31,7 +31,7 @@ from contracts.reasons import Reason
 from contracts.verdicts import Blocker, ordered
 from layers.gang import rejections
 from layers.gang.candidates import Candidate, Shape
-from layers.gang.evictions import Evictions, victims_of
+from layers.gang.evictions import Evictions
 from layers.gang.ledger import Free, Ledger
 from layers.gang.members import Shares, assignments, hold_of, shares_of
 from layers.gang.placement import Packing, could_pack, pack
@@ -459,7 +459,7 @@ class _Pass:
         found: Sequence[Blocker],
     ) -> Answer:
         # While others end for the gang, nothing lacks that should be bought.
-        lacks = () if victims_of(g) else self._shared(g, "lacks", lambda: _shortfall(g.gang, packing))
+        lacks = () if self.evictions.are_awaited(g) else self._shared(g, "lacks", lambda: _shortfall(g.gang, packing))
         return Answer(outlook, shares, lacks, found)
 
     def _possible(self, g: Candidate) -> bool:

@@ -147,6 +147,17 @@ class Evictions:
             kept[node, pod_set] = here
         return kept
 
+    def are_awaited(self, g: Candidate) -> bool:
+        """Whether somebody who ends for the gang still has what it is to give back."""
+        plan, victims = g.workload.status.preemption, victims_of(g)
+        if plan is None:
+            return False
+        for one in plan.candidates:
+            other = self._gangs.get(one.uid) if one.uid in victims else None
+            if other is not None and other.workload.status.attempt == one.attempt and other.workload.charge_cause:
+                return True
+        return False
+
     def _offered(self, plan: PreemptionPlan) -> list[tuple[str, Freed]]:
         """What each of the plan's candidates gives back, as far as they are what they were."""
         offered: list[tuple[str, Freed]] = []

@@ -159,6 +159,25 @@ def test_x_15_while_victims_end_nothing_lacks_that_should_be_bought() -> None:
     assert (cluster.state("high"), cluster.group("high").status.shortfall) == (PodGroupState.UNPLACED, ())
 
 
+def test_once_the_victims_have_ended_what_lacks_is_told_although_the_plan_stands() -> None:
+    """Found by the simulation: a node was lost meanwhile, and nothing was bought before the plan's deadline."""
+    cluster = Cluster(a_node("a", gpus=8))
+    running(cluster, "low", "a", 8)
+    cluster.settle()
+    cluster.add(a_workload("high", count=8))
+    planned(cluster, "high", "low", state="Evicting", victims=("low",))
+    cluster.nodes["a"] = a_node("a", gpus=7)
+    cluster.settle()
+    assert cluster.group("high").status.shortfall == ()
+
+    for k in range(8):
+        del cluster.pods[f"low-main-{k}"]
+    cluster.update("low", WorkloadState.PENDING)
+    cluster.settle()
+    assert cluster.state("high") is PodGroupState.UNPLACED
+    assert [(lack.pod_set, lack.count) for lack in cluster.group("high").status.shortfall] == [("main", 1)]
+
+
 def test_what_victims_free_piece_by_piece_is_nobody_elses() -> None:
     cluster = Cluster(a_node("a", gpus=8))
     running(cluster, "low", "a", 8)

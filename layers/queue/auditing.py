@@ -6,6 +6,7 @@ The audit looks at what has changed since the last one, and once a minute at eve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
@@ -24,6 +25,21 @@ log = structlog.get_logger(__name__)
 
 WHOLE_EVERY = timedelta(seconds=60)
 """How often everything is looked at, whatever has changed."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What `audited` is asked."""
+
+    world: Snapshot
+    uses: Mapping[str, tuple[PodUse, ...]]
+    about: frozenset[str]
+    before: Mapping[str, tuple[Drift, ...]]
+    now: datetime
+
+    def answer(self) -> dict[str, tuple[Drift, ...]]:
+        """By Workload; a function of the question alone."""
+        return audited(self.world, self.uses, sorted(self.about), self.before, self.now)
 
 
 class Auditing:
@@ -71,8 +87,8 @@ class Auditing:
         """Look at the Workload next time."""
         self._changed.add(key)
 
-    def look(self, world: Snapshot, now: datetime) -> float:
-        """Audit ``world``; `believed` is as of now. Returns the seconds after which to look again at the latest."""
+    def ask(self, world: Snapshot, now: datetime) -> Question:
+        """What is to be audited in ``world`` now. Changes from here on are for the next time."""
         if self._whole_at is None or self._whole_at <= now:
             about = {*world.workloads, *self._uses, *self._found}
             self._whole_at = now + WHOLE_EVERY
@@ -81,11 +97,15 @@ class Auditing:
             about = {*self._changed, *self._found}
         self._changed.clear()
         uses = {key: tuple(self._uses[key].values()) for key in about if key in self._uses}
-        self._found = audited(world, uses, about, self._found, now)
-        drifts = [d for found in self._found.values() for d in found]
+        return Question(world, uses, frozenset(about), self._found, now)
+
+    def take(self, found: Mapping[str, tuple[Drift, ...]], now: datetime) -> float:
+        """Take the answer: `believed` is as of ``now``. Returns the seconds after which to ask again at the latest."""
+        self._found = found
+        drifts = [d for drifts in found.values() for d in drifts]
         self._tell(believed(drifts, now))
-        due = (d.believed_at for d in drifts if d.believed_at > now)
-        return (min((self._whole_at, *due)) - now).total_seconds()
+        due = [d.believed_at for d in drifts if d.believed_at > now] + ([self._whole_at] if self._whole_at else [])
+        return (min(due) - now).total_seconds() if due else 0.0
 
     def _tell(self, drifts: tuple[Drift, ...]) -> None:
         if drifts == self.believed:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from contracts.kinds import NodePool, ResourceFlavor
 from contracts.kinds.pools import NODES, Operator
 from contracts.kinds.queues import FromNodes, PoolsCounted, ResourceGroup
 from contracts.mirrors import Node
 from contracts.names import NODE_POOL_LABEL
-from contracts.quantities import ResourceAmounts, add, parse_resources
+from contracts.quantities import ResourceAmounts, Written, parse_resources
 
 READY = "Ready"
 
@@ -42,31 +43,47 @@ class Supply:
 
 def supply_of(flavor: ResourceFlavor, nodes: Iterable[Node], pools: Iterable[NodePool]) -> Supply:
     """What these nodes and pools have for the flavor."""
-    labels = flavor.spec.node_labels
+    return _supply(flavor, _live(nodes), pools)
+
+
+def _live(nodes: Iterable[Node]) -> list[tuple[Mapping[str, str], ResourceAmounts]]:
+    """Labels and allocatable of the nodes that count."""
+    return [(n.metadata.labels, _amounts(frozenset(n.status.allocatable.items()))) for n in nodes if _is_live(n)]
+
+
+def _supply(
+    flavor: ResourceFlavor, nodes: Iterable[tuple[Mapping[str, str], ResourceAmounts]], pools: Iterable[NodePool]
+) -> Supply:
+    labels = flavor.spec.node_labels.items()
     live: ResourceAmounts = {}
     by_pool: dict[str, ResourceAmounts] = {}
     count = 0
-    for node in nodes:
-        if not _is_live(node) or not labels.items() <= node.metadata.labels.items():
+    for has, amounts in nodes:
+        if not labels <= has.items():
             continue
         count += 1
-        amounts = parse_resources(node.status.allocatable)
-        live = add(live, amounts)
-        pool = node.metadata.labels.get(NODE_POOL_LABEL)
-        if pool:
-            by_pool[pool] = add(by_pool.get(pool, {}), amounts)
+        pool = has.get(NODE_POOL_LABEL)
+        sums = (live, by_pool.setdefault(pool, {})) if pool else (live,)
+        for resource, amount in amounts.items():
+            for one in sums:
+                one[resource] = one.get(resource, 0) + amount
     grown = dict(live)
     names, limits = [], set[tuple[str, str]]()
-    for one in sorted(pools, key=lambda p: p.key):
-        if one.metadata.deletion_timestamp or not labels.items() <= _certain_labels(one).items():
+    for given in sorted(pools, key=lambda p: p.key):
+        if given.metadata.deletion_timestamp or not labels <= _certain_labels(given).items():
             continue
-        names.append(one.key)
-        has = by_pool.get(one.key, {})
-        for resource, limit in parse_resources(one.spec.limits).items():
+        names.append(given.key)
+        there = by_pool.get(given.key, {})
+        for resource, limit in parse_resources(given.spec.limits).items():
             if resource != NODES:
-                limits.add((one.key, resource))
-                grown[resource] = grown.get(resource, 0) + max(0, limit - has.get(resource, 0))
+                limits.add((given.key, resource))
+                grown[resource] = grown.get(resource, 0) + max(0, limit - there.get(resource, 0))
     return Supply(live, grown, count, tuple(names), frozenset(limits))
+
+
+@lru_cache(maxsize=1024)  # machines of one type say the same
+def _amounts(allocatable: frozenset[tuple[str, Written]]) -> ResourceAmounts:
+    return parse_resources(dict(allocatable))
 
 
 def followed(groups: Iterable[ResourceGroup]) -> set[str]:
@@ -78,8 +95,11 @@ def supplies(
     wanted: Iterable[str], flavors: Mapping[str, ResourceFlavor], nodes: Iterable[Node], pools: Iterable[NodePool]
 ) -> dict[str, Supply]:
     """The same of every flavor that is ``wanted`` and exists, by name."""
-    all_nodes, all_pools = list(nodes), list(pools)
-    return {n: supply_of(flavors[n], all_nodes, all_pools) for n in sorted(set(wanted)) if n in flavors}
+    names = [name for name in sorted(set(wanted)) if name in flavors]
+    if not names:
+        return {}
+    live, all_pools = _live(nodes), list(pools)
+    return {name: _supply(flavors[name], live, all_pools) for name in names}
 
 
 def supplied_by(node: Node) -> object:

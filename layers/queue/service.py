@@ -286,7 +286,7 @@ class QueueGate:
             await self._count()
             return None
         if key == AUDIT:
-            return self._audit()
+            return await self._audit()
         await self._clear_doubts()
         now = self._clock()
         world = self._snapshot(now)
@@ -475,9 +475,11 @@ class QueueGate:
             self._left_nothing.add((meta.uid, workload.status.attempt))
         self._touch()
 
-    def _audit(self) -> float:
+    async def _audit(self) -> float:
         now, before = self._clock(), self._auditing.believed
-        again = self._auditing.look(self._snapshot(now), now)
+        question = self._auditing.ask(self._snapshot(now), now)
+        many = len(question.about) > MANY
+        again = self._auditing.take(await asyncio.to_thread(question.answer) if many else question.answer(), now)
         if self._auditing.believed != before:
             self._touch(counts=True)
         return again

@@ -30,7 +30,8 @@ class Audits:
 
     def look(self, after: float = 0) -> float:
         self.world.passes(after)
-        return self.auditing.look(self.world.snapshot(), self.world.now)
+        question = self.auditing.ask(self.world.snapshot(), self.world.now)
+        return self.auditing.take(question.answer(), self.world.now)
 
     def gauge(self) -> dict[tuple[str, ...], float]:
         (metric,) = [m for m in self.registry.collect() if m.name == "trigate_quota_drift"]

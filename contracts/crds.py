@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -110,5 +110,7 @@ def write(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    for path in write(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER):
+    parser = argparse.ArgumentParser(prog="python -m contracts.crds", description="Write the CRDs of every kind.")
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="where to; absent: deploy/crds")
+    for path in write(parser.parse_args().folder):
         print(path)

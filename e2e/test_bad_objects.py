@@ -29,11 +29,14 @@ def a_queue(quota: object, **spec: object) -> Json:
         (a_queue("8", nominal="8"), 'unknown field "spec.nominal"'),
         (a_queue("8", maxOvertakes=-1), "maxOvertakes"),
         (a_queue("8", stopPolicy="Perhaps"), "stopPolicy"),
-        (a_queue("8", queueingStrategy="StrictFIFO"), "this strategy does not act yet: leave queueingStrategy out"),
-        (a_queue("8", fairSharing={"weight": 2}), "shares are not weighed yet: leave weight out, or write 1"),
+        (a_queue("8", queueingStrategy="LIFO"), "queueingStrategy"),
         (
-            a_queue("8", preemption={"reclaimWithinCohort": "Any"}),
-            "nobody is preempted yet: leave reclaimWithinCohort out, or write Never",
+            a_queue("8", flavorFungibility={"whenCanPreempt": "Preempt"}),
+            "another flavor is tried before anybody is evicted: leave whenCanPreempt out, or write TryNextFlavor",
+        ),
+        (
+            a_queue("8", preemption={"borrowWithinCohort": {"policy": "Never", "maxPriorityThreshold": 5}}),
+            "maxPriorityThreshold bounds who is evicted, and policy Never evicts nobody: leave it out",
         ),
     ],
     ids=[
@@ -43,9 +46,9 @@ def a_queue(quota: object, **spec: object) -> Json:
         "unknown-field",
         "below-bound",
         "unknown-value",
-        "no-strategy-yet",
-        "no-weights-yet",
-        "no-preemption-yet",
+        "unknown-strategy",
+        "no-preemption-for-a-flavor",
+        "a-threshold-for-nobody",
     ],
 )
 async def test_a_bad_cluster_queue_is_refused_at_the_door_with_a_sentence(

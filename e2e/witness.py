@@ -168,10 +168,13 @@ class Witness:
             running[queue_of.get(pod["metadata"]["namespace"], "")] += asked(pod["spec"])
         for workload in self.of["Workload"].values():
             if is_true(workload, "QuotaCharged"):
-                queue = (workload["status"].get("admission") or {}).get("clusterQueue", "")
-                for pod_set in workload["spec"]["podSets"]:
-                    one = asked(pod_set["template"]["spec"])
-                    charged[queue].update({r: n * pod_set["count"] for r, n in one.items()})
+                admission = workload["status"].get("admission") or {"podSetAssignments": []}
+                over = workload["status"].get("reclaimable") or {}
+                templates = {p["name"]: p["template"]["spec"] for p in workload["spec"]["podSets"]}
+                for assigned in admission["podSetAssignments"]:
+                    count = assigned["count"] - over.get(assigned["name"], 0)
+                    one = asked(templates[assigned["name"]])
+                    charged[admission.get("clusterQueue", "")].update({r: n * count for r, n in one.items()})
         for name, queue_body in self.of["ClusterQueue"].items():
             quota = _quota_of(queue_body)
             said: Amounts = Counter()

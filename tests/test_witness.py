@@ -56,7 +56,7 @@ def workload(name: str = "train", size: int = 2, *conditions: str, **status: Any
         "spec": {"podSets": [{"name": "main", "count": size, "template": template()}]},
         "status": {
             "conditions": [condition(c) for c in conditions],
-            "admission": {"clusterQueue": "red"},
+            "admission": {"clusterQueue": "red", "podSetAssignments": [{"name": "main", "count": size}]},
             "attempt": 1,
             "reservation": 1,
             **status,
@@ -142,6 +142,12 @@ def test_more_pods_than_a_node_has_room_for_are_told_once_and_again_when_it_come
 
     assert told.rules == [(1, "a node is overfull", "Node rack"), (4, "a node is overfull", "Node rack")]
     assert told.said[0].sentence == f"{GPU}: 2 are taken, it has 1"
+
+
+def test_what_finished_members_have_given_back_is_not_charged() -> None:
+    given_back = workload("train", 2, "QuotaCharged", reclaimable={"main": 1})
+
+    assert Told().at(1, ("Workload", given_back), *queues(1)).rules == []
 
 
 def test_what_runs_and_what_is_charged_is_held_against_the_quota() -> None:

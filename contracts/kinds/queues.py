@@ -210,7 +210,10 @@ class FlavorFungibility(Contract):
     when_can_preempt: WhenCanPreempt = Field(
         default=WhenCanPreempt.TRY_NEXT_FLAVOR,
         json_schema_extra=_rules(
-            ("self == 'TryNextFlavor'", "nobody is preempted yet: leave whenCanPreempt out, or write TryNextFlavor")
+            (
+                "self == 'TryNextFlavor'",
+                "another flavor is tried before anybody is evicted: leave whenCanPreempt out, or write TryNextFlavor",
+            )
         ),
     )
     preference: FlavorPreference = Field(
@@ -218,7 +221,7 @@ class FlavorFungibility(Contract):
         json_schema_extra=_rules(
             (
                 "self == 'BorrowingOverPreemption'",
-                "nobody is preempted yet: leave preference out, or write BorrowingOverPreemption",
+                "quota is borrowed before anybody is evicted: leave preference out, or write BorrowingOverPreemption",
             )
         ),
     )

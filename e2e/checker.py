@@ -341,8 +341,14 @@ class _Reckoning:
                 bound = sum(_is_live(p) and not _ending(p) for p in mine)
                 if _status(group).get("bound", 0) != bound:
                     yield f"PodGroup {key} says that {_status(group).get('bound', 0)} members are bound: {bound}"
-            if (waits or _true(group, "Held")) and _true(workload, "QuotaReserved") and not _ending(workload):
+            reserved = _true(workload, "QuotaReserved") and not _ending(workload)
+            if (waits or _true(group, "Held")) and reserved and not self._others_are_evicted_for_another(key):
                 yield from self._lack(key, group, workload)
+
+    def _others_are_evicted_for_another(self, key: str) -> bool:
+        """Whether places may be kept for another gang, for which some are evicted: they are not free for this one."""
+        plans = {k: _status(w).get("preemption") or {} for k, w in self.of["Workload"].items() if k != key}
+        return any(plan.get("state") == "Evicting" for plan in plans.values())
 
     def _lack(self, key: str, group: Json, workload: Json) -> Iterator[str]:
         """A gang that waits for nodes: what it asks for, what is free for it, and what it lacks."""

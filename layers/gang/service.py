@@ -228,20 +228,25 @@ class GangGate:
     def snapshot(self, now: datetime) -> Snapshot:
         """The world as the caches have it."""
         nodes = with_claims(self._node_rows.values(), {c.key: c for c in self.claims.values()})
-        pods = tuple(row for row in self._pod_rows.values() if row.node and not row.over)
+        # Binds that are under way count as done: nobody else is given their slots.
+        under_way = {pod.uid: node for plan in self._plans.values() for pod, node in plan.pods}
+        rows = (_bound(row, under_way) for row in self._pod_rows.values())
+        pods = tuple(row for row in rows if row.node and not row.over)
         covered = {
             q.metadata.name: frozenset(r for group in q.spec.resource_groups for r in group.covered_resources)
             for q in self.queues.values()
         }
         for over in self._succeeded.keys() - {w.spec.job.uid for w in self.workloads.values()}:
             del self._succeeded[over]
-        gangs = tuple(self._gang(w, covered, now) for w in self.workloads.values())
+        gangs = tuple(self._gang(w, covered, under_way, now) for w in self.workloads.values())
         orphans = tuple(g for g in self.groups.values() if g.key not in self.workloads)
         for uid in self._written.keys() - {g.metadata.uid for g in self.groups.values()}:
             del self._written[uid]
         return Snapshot(nodes, pods, gangs, orphans, self._times, written=dict(self._written))
 
-    def _gang(self, workload: Workload, covered: Mapping[str, frozenset[str]], now: datetime) -> Gang:
+    def _gang(
+        self, workload: Workload, covered: Mapping[str, frozenset[str]], under_way: Mapping[str, str], now: datetime
+    ) -> Gang:
         key = workload.key
         capacity, planned_nodes = capacity_of(self.requests.get(key), workload)
         aside = self._aside_until.get(key)
@@ -252,7 +257,7 @@ class GangGate:
             workload,
             self._demands.get(key) or demand_of(workload),
             self.groups.get(key),
-            (*self._pods_of_job.get(job, {}).values(), *gone),
+            (*(_bound(row, under_way) for row in self._pods_of_job.get(job, {}).values()), *gone),
             capacity,
             planned_nodes,
             busy=key in self._plans or (aside is not None and aside > now),
@@ -462,6 +467,12 @@ class GangGate:
         """The gang is set aside no longer."""
         self._aside_until.pop(key, None)
         self._refusals.pop(key, None)
+
+
+def _bound(pod: PodRow, under_way: Mapping[str, str]) -> PodRow:
+    """The pod on the node that a bind is taking it to."""
+    node = under_way.get(pod.uid)
+    return pod.on(node) if node and not pod.node else pod
 
 
 def _is_about_the_object(error: ApiError) -> bool:

@@ -12,22 +12,10 @@ from layers.queue.attempts import backoff_seconds
 from layers.queue.clocks import clocks_of
 from layers.queue.snapshot import PutWorkload, RewriteSpec
 from tests.builders import NOW
-from tests.queue.worlds import World, a_cluster_queue, a_local_queue
+from tests.queue.worlds import World, a_cluster_queue, a_local_queue, running
 
 GPU = "nvidia.com/gpu"
 FULL = {"any": {GPU: 0}}
-
-
-def running(world: World, job: str = "train", members: int = 8, **options: object) -> World:
-    """The job's gang is bound, and all members are ready."""
-    world.submit(job, members, **options)
-    world.settle()
-    world.place(job)
-    world.settle()
-    world.pods_appear(job)
-    world.bind(job)
-    world.settle()
-    return world
 
 
 def evicted_for(world: World, job: str = "train") -> str | None:

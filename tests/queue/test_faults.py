@@ -14,7 +14,7 @@ from layers.queue import attempts
 from layers.queue.decide import decide
 from layers.queue.snapshot import ReadRemains, RewriteSpec, SuspendJob
 from tests.builders import NOW
-from tests.queue.worlds import World, a_cluster_queue, a_flavor
+from tests.queue.worlds import World, a_cluster_queue, a_flavor, running
 
 GPU = "nvidia.com/gpu"
 
@@ -29,18 +29,6 @@ def two_groups(*covered: list[str], quota: str = "8") -> ClusterQueue:
         for f, rs in zip("abc", covered, strict=False)
     ]
     return ClusterQueue.model_validate({"metadata": {"name": "red"}, "spec": {"resourceGroups": groups}})
-
-
-def running(world: World, job: str = "train", members: int = 8, **options: Any) -> World:
-    world.submit(job, members, **options)
-    world.settle()
-    world.place(job)
-    world.settle()
-    world.pods_appear(job)
-    world.bind(job)
-    world.settle()
-    assert world.runs(job)
-    return world
 
 
 def test_flavors_with_more_labels_than_pods_may_carry_are_an_obstacle_with_numbers() -> None:

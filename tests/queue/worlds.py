@@ -390,3 +390,16 @@ def merged(target: Any, patch: Any) -> Any:
     if "resourceVersion" in patch:
         result["resourceVersion"] = str(int(result["resourceVersion"]) + 1)
     return result
+
+
+def running(world: World, job: str = "train", members: int = 8, **options: Any) -> World:
+    """The job's gang is bound, and all its members are there."""
+    world.submit(job, members, **options)
+    world.settle()
+    world.place(job)
+    world.settle()
+    world.pods_appear(job)
+    world.bind(job)
+    world.settle()
+    assert world.runs(job)
+    return world

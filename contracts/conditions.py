@@ -57,6 +57,13 @@ def set_condition(
     before = tuple(conditions)
     said: Status = status if isinstance(status, str) else "Unknown" if status is None else "True" if status else "False"
     old = find(before, type)
+    if old is not None and (old.status, old.reason, old.message, old.observed_generation) == (
+        said,
+        reason,
+        message,
+        generation,
+    ):
+        return before
     new = Condition(
         type=type,
         status=said,

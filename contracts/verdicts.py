@@ -63,7 +63,10 @@ class Verdict(Contract):
 
 def ordered(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
     """By precedence of the reason, then by the blocker's own fields: a total order."""
-    return tuple(sorted(blockers, key=lambda b: (PRECEDENCE[b.reason], b.model_dump_json())))
+    found = tuple(blockers)
+    if len(found) < 2:  # as nearly always; to write one out as JSON takes longer than all else here
+        return found
+    return tuple(sorted(found, key=lambda b: (PRECEDENCE[b.reason], b.model_dump_json())))
 
 
 def rejection(

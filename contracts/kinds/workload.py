@@ -276,3 +276,20 @@ class Workload(Kind):
                 a.with_count(a.count - over.get(a.name, 0)) for a in admission.pod_set_assignments
             )
         )
+
+
+_WORDS = frozenset({"verdict", "history"})
+
+
+def only_words_differ(old: Workload, new: Workload) -> bool:
+    """Whether ``new`` tells people something else than ``old``, at most, and the other gates nothing."""
+    before, after = old.metadata, new.metadata
+    return (
+        (before.uid, before.deletion_timestamp) == (after.uid, after.deletion_timestamp)
+        and old.spec == new.spec
+        and all(
+            getattr(old.status, name) == getattr(new.status, name)
+            for name in type(new.status).model_fields
+            if name not in _WORDS
+        )
+    )

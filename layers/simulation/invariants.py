@@ -29,6 +29,7 @@ from contracts.names import (
 from contracts.quantities import parse, parse_resources
 from contracts.reasons import EvictionReason
 from contracts.requests import pod_requests
+from layers.runtime.resources import decoder_of
 from layers.runtime.transport import Request, Response
 from layers.simulation import traces
 from layers.simulation.clock import running
@@ -179,7 +180,7 @@ class Witness:
         old = known.pop(change.key, None)
         new = None
         if change.type != "DELETED":
-            new = known[change.key] = _KINDS[change.plural].model_validate(change.object)
+            new = known[change.key] = decoder_of(_KINDS[change.plural])(change.body)
         match change.plural:
             case "workloads":
                 self._workload_changed(change.key, old, new)

@@ -342,13 +342,18 @@ class _Reckoning:
                 if _status(group).get("bound", 0) != bound:
                     yield f"PodGroup {key} says that {_status(group).get('bound', 0)} members are bound: {bound}"
             reserved = _true(workload, "QuotaReserved") and not _ending(workload)
-            if (waits or _true(group, "Held")) and reserved and not self._others_are_evicted_for_another(key):
+            if (waits or _true(group, "Held")) and reserved:
                 yield from self._lack(key, group, workload)
 
-    def _others_are_evicted_for_another(self, key: str) -> bool:
-        """Whether places may be kept for another gang, for which some are evicted: they are not free for this one."""
-        plans = {k: _status(w).get("preemption") or {} for k, w in self.of["Workload"].items() if k != key}
-        return any(plan.get("state") == "Evicting" for plan in plans.values())
+    def _kept_for_others(self, key: str) -> Amounts:
+        """The most that may be kept from a gang for those for which some are evicted: all that they ask for."""
+        kept: Amounts = Counter()
+        for other, workload in self.of["Workload"].items():
+            if other != key and (_status(workload).get("preemption") or {}).get("state") == "Evicting":
+                for pod_set in workload["spec"]["podSets"]:
+                    one = asked(pod_set["template"].get("spec") or {})
+                    kept.update({r: n * self._outstanding(other, pod_set) for r, n in one.items()})
+        return kept
 
     def _lack(self, key: str, group: Json, workload: Json) -> Iterator[str]:
         """A gang that waits for nodes: what it asks for, what is free for it, and what it lacks."""
@@ -363,18 +368,25 @@ class _Reckoning:
         free = self._free_for(key, group, spec, assigned)
         fit = sum(min(max(0, f[r]) // n for r, n in one.items() if n) for f in free.values())
         rest = max(0, count - fit)
+        # What is kept for others is nobody's hold yet: so much less may be told to be free, and as much more to lack.
+        kept = self._kept_for_others(key)
+        most = count if kept else rest
         first = any(b["reason"] == "HeldForAnotherGang" for b in _blockers(group))
-        if not rest and not first:
+        if not most and not first:
             yield f"PodGroup {key} waits although there is room for all {count} members"
         short = sum(c["count"] for c in _status(group).get("shortfall") or [])
-        lacks = 0 if self._awaits_victims(workload) else rest
-        if short != lacks and not first:
-            yield f"PodGroup {key} says that places for {short} members lack: {lacks}"
+        lacks = (0, 0) if self._awaits_victims(workload) else (rest, most)
+        if not first and not lacks[0] <= short <= lacks[1]:
+            yield f"PodGroup {key} says that places for {short} members lack: {_between(*lacks)}"
         for b in _blockers(group):
             if b["reason"] in ("InsufficientNodes", "Fragmented", "PodSlotsExhausted", "WaitingForCapacity"):
                 r = b["resource"]
-                truth = {"requested": one[r] * count, "needed": one[r] * rest}
-                truth["available"] = sum(max(0, f[r]) for f in free.values())
+                left = sum(max(0, f[r]) for f in free.values())
+                truth: dict[str, int | tuple[int, int]] = {
+                    "requested": one[r] * count,
+                    "needed": (one[r] * rest, one[r] * most),
+                    "available": (max(0, left - kept[r]), left),
+                }
                 if b["reason"] != "WaitingForCapacity":  # there it counts the nodes that come
                     truth["nodes"] = len(free)
                 yield from _compared(f"PodGroup {key}: {b['reason']} of {r}", b, truth)
@@ -472,10 +484,16 @@ class _Reckoning:
                 yield from _compared(f"CapacityRequest {key}: PoolLimitReached of {b['pool']}", b, truth)
 
 
-def _compared(about: str, said: Json, truth: Mapping[str, int]) -> Iterator[str]:
+def _compared(about: str, said: Json, truth: Mapping[str, int | tuple[int, int]]) -> Iterator[str]:
+    """What is said other than it is; of some fields only the least and the most are known."""
     for field, value in truth.items():
-        if said.get(field, 0) != value:
-            yield f"{about} says {field} {said.get(field)}: {value}"
+        least, most = value if isinstance(value, tuple) else (value, value)
+        if not least <= said.get(field, 0) <= most:
+            yield f"{about} says {field} {said.get(field)}: {_between(least, most)}"
+
+
+def _between(least: int, most: int) -> str:
+    return f"{least}" if least == most else f"{least} to {most}"
 
 
 _OF_QUOTA = ("QuotaExceeded", "BorrowingLimitReached", "CohortExhausted", "ExceedsMaxQuota")

@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from e2e.checker import Amounts, amount, amounts, asked
 from e2e.cluster import Json, is_true
 from e2e.history import Change, Objects, apply, key_of
+from e2e.reading import Amounts, amount, amounts, asked
 
 KINDS = ("Node", "Pod", "Job", "Workload", "NodeClaim", "ClusterQueue", "LocalQueue")
 PARTIAL_BOUND = 30.0

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from e2e.checker import Json, amount, asked, check, differences, quantity
+from e2e.checker import check, differences
+from e2e.reading import Json, amount, asked, quantity
 
 GPU = "nvidia.com/gpu"
 TEMPLATE: Json = {"spec": {"containers": [{"name": "main", "resources": {"limits": {GPU: "1"}}}]}}

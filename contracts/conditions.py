@@ -95,6 +95,11 @@ def is_true(conditions: Iterable[Condition], type: str) -> bool:
     return _has(conditions, type, "True")
 
 
+def all_true(conditions: Iterable[Condition]) -> frozenset[str]:
+    """The types of all conditions that are True: for who asks for more than two."""
+    return frozenset([condition.type for condition in conditions if condition.status == "True"])
+
+
 def is_false(conditions: Iterable[Condition], type: str) -> bool:
     """Whether the condition of ``type`` is there and False. An absent or Unknown one is not."""
     return _has(conditions, type, "False")

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from contracts.base import Column, Contract, Kind, Labels, Name, Raw
-from contracts.conditions import Condition, is_true
+from contracts.conditions import Condition, all_true
 from contracts.history import History
 from contracts.quantities import Quantity, format_quantity, parse
 from contracts.verdicts import Verdict
@@ -241,14 +241,14 @@ class Workload(Kind):
 
         ENDING holds from the eviction, finish or deletion of an attempt until its successor is PENDING.
         """
-        given = self.status.conditions
-        if self.metadata.deletion_timestamp or is_true(given, EVICTED) or is_true(given, FINISHED):
+        true = all_true(self.status.conditions)
+        if self.metadata.deletion_timestamp or EVICTED in true or FINISHED in true:
             return WorkloadState.ENDING
-        if is_true(given, ADMITTED):
+        if ADMITTED in true:
             return WorkloadState.ADMITTED
-        if is_true(given, QUOTA_CHARGED):
+        if QUOTA_CHARGED in true:
             return WorkloadState.CHARGED
-        if is_true(given, QUOTA_RESERVED):
+        if QUOTA_RESERVED in true:
             return WorkloadState.RESERVED
         return WorkloadState.PENDING
 

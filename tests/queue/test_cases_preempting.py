@@ -147,7 +147,9 @@ def test_q_c6_who_borrows_and_who_takes_back_do_not_evict_each_other_in_turns() 
 
 
 def test_q_a17_the_pod_that_makes_way_gives_its_place_among_the_pods_back_too() -> None:
-    world = World(a_cluster_queue(quota={"any": {GPU: 8, "pods": 1}}, preemption={"withinClusterQueue": "LowerPriority"}))
+    world = World(
+        a_cluster_queue(quota={"any": {GPU: 8, "pods": 1}}, preemption={"withinClusterQueue": "LowerPriority"})
+    )
     world.priorities = {"high": 999}
     runs(world, "low", 1, "main")
     world.submit("high", 1, labels=HIGH)

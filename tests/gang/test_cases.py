@@ -51,3 +51,19 @@ def test_q_f5_a_replacement_takes_the_slot_that_was_lost_and_not_a_second_one_be
 
     assert (cluster.state(), cluster.bound()) == (PodGroupState.BOUND, {"x1": 1, "x3": 1})
     assert cluster.pods[f"{lost}-again"].spec.node_name == "x1"
+
+
+def test_x_07_as_many_gangs_of_one_as_there_is_room_for_are_placed_and_the_others_are_told_who_has_it() -> None:
+    cluster = Cluster(*(a_node(f"n{i}", gpus=8) for i in range(7)))
+    running(cluster, "busy", "n0", 8)
+    for i in range(72):
+        cluster.add(a_workload(f"g{i:02}", count=1, age=72 - i))
+    cluster.settle()
+
+    states = [cluster.state(f"g{i:02}") for i in range(72)]
+    assert states == [PodGroupState.PLACED] * 48 + [PodGroupState.UNPLACED] * 24
+    verdict = cluster.group("g71").status.verdict
+    assert verdict is not None
+    assert [(b.reason, b.needed, len(b.objects), b.more_objects) for b in verdict.blockers] == [
+        (Reason.HELD_FOR_ANOTHER_GANG, 1, 8, 40)
+    ]

@@ -102,9 +102,11 @@ async def test_q_a17_q_c8_a_late_admission_undoes_no_eviction_and_the_one_slot_f
         assert (body["status"]["attempt"], body["status"]["preempted"]) == (2, 1)
 
 
-async def test_q_d14_q_d1_a_finished_member_is_ready_and_a_lost_one_ends_the_attempt_in_time(cluster: Cluster) -> None:
+async def test_q_d14_q_d1_q_e6_a_finished_member_is_ready_and_a_lost_one_ends_the_attempt_in_time(
+    cluster: Cluster,
+) -> None:
     async with world(cluster, "recovery") as w:
-        await w.node("rack", gpus=4)
+        await w.node("rack", gpus=3)
         await w.queue(3, timeouts={"recovery": "2s"}, requeue={"base": "2s", "max": "2s"})
         await w.job("gang", 3, runs=None)
         pods = await w.running("gang", 3)
@@ -116,8 +118,8 @@ async def test_q_d14_q_d1_a_finished_member_is_ready_and_a_lost_one_ends_the_att
         await says(w, pods[0], phase="Succeeded")
 
         async def goes_on() -> bool:
-            status = (await workload(w, "gang"))["status"]
-            return bool(status["attempt"] == 1) and not is_true(await workload(w, "gang"), "Evicted")
+            body = await workload(w, "gang")
+            return body["status"]["attempt"] == 1 and not is_true(body, "Evicted")
 
         await while_true("the others run on", goes_on, 3)
         await says(w, pods[1], conditions=[{"type": "Ready", "status": "False"}])
@@ -130,39 +132,42 @@ async def test_q_d14_q_d1_a_finished_member_is_ready_and_a_lost_one_ends_the_att
         assert (await workload(w, "gang"))["status"]["attempt"] == 2
 
 
-async def test_q_e1_q_e2_q_e3_q_e10_members_that_are_over_or_given_up_are_charged_no_more(cluster: Cluster) -> None:
+async def test_q_e1_q_e2_q_e3_q_e4_q_e9_q_e10_members_that_are_over_or_given_up_are_charged_no_more(
+    cluster: Cluster,
+) -> None:
     async with world(cluster, "givesback") as w:
-        await w.node("rack", gpus=16)
-        await w.queue(16)
+        await w.node("rack", gpus=25)
+        await w.queue(25)
         await w.job("e1", 3, runs=None, backoffLimitPerIndex=0, maxFailedIndexes=3)
         await w.job("e2", 5, runs=None, backoffLimitPerIndex=0)
         await w.job("e3", 8, runs=None)
+        await w.job("e4", 6, runs=None, completionMode="NonIndexed")
+        await w.job("e9", 3, runs=None, parallelism=10)
         await w.job("e10", 0, completions=1)
-        pods = {
-            (job, int(p["metadata"]["labels"][INDEX])): p
-            for job, members in (("e1", 3), ("e2", 5), ("e3", 8))
-            for p in await w.running(job, members)
-        }
+        pods = {job: await w.running(job, n) for job, n in (("e1", 3), ("e2", 5), ("e3", 8), ("e4", 6), ("e9", 3))}
+        for found in pods.values():
+            found.sort(key=lambda p: int(p["metadata"]["labels"].get(INDEX, 0)))
         assert not (await cluster.get("Job", "e10", w.name))["spec"]["suspend"]
 
-        await says(w, pods["e1", 0], phase="Succeeded")
-        await says(w, pods["e1", 1], phase="Failed")
-        await says(w, pods["e2", 4], phase="Failed")
-        for index in range(4):
-            await says(w, pods["e3", index], phase="Succeeded")
-        for job, charged in (("e1", 1), ("e2", 4), ("e3", 4)):
+        await says(w, pods["e1"][1], phase="Failed")
+        await says(w, pods["e2"][4], phase="Failed")
+        for pod in (pods["e1"][0], *pods["e3"][:4], *pods["e4"][:4], pods["e9"][0]):
+            await says(w, pod, phase="Succeeded")
+        for job, charged in (("e1", 1), ("e2", 4), ("e3", 4), ("e4", 2), ("e9", 2)):
             await charge_of(w, job, charged)
 
         await cluster.merge("Job", "e2", {"spec": {"parallelism": 3, "completions": 3}}, w.name)
         await cluster.merge("Job", "e3", {"spec": {"parallelism": 3, "completions": 3}}, w.name)
+        await cluster.merge("Job", "e4", {"spec": {"parallelism": 4}}, w.name)
         await w.complete("e3")  # all that it still asks for has succeeded
-        await charge_of(w, "e2", 3)
 
-        async def four() -> bool:
-            return await w.charged() == 1 + 3
+        async def told() -> bool:
+            return await w.charged() == 1 + 3 + 2 + 2
 
-        await eventually("e1 and e2 are charged for what runs, e3 for nothing", four)
-        assert (await workload(w, "e2"))["status"]["attempt"] == 1
+        await eventually("e3 is charged no more, and the others for what runs", told)
+        assert [(await workload(w, job))["status"]["attempt"] for job in ("e1", "e2", "e4", "e9")] == [1] * 4
+        e4 = await workload(w, "e4")
+        assert (e4["spec"]["podSets"][0]["count"], e4["status"]["reclaimable"]) == (4, {"main": 2})
 
 
 async def test_q_a1_q_a3_q_a4_odd_quantities_are_counted_as_written_and_stay_as_written(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from layers.queue.quota import Charges, assign
 from layers.queue.quota_objects import quota_tree
 from layers.queue.snapshot import MakeWorkload
 from tests.builders import a_workload
-from tests.queue.worlds import World, a_cluster_queue, a_flavor, a_local_queue
+from tests.queue.worlds import World, a_cluster_queue, a_flavor, a_local_queue, running
 
 
 def two_pod_sets(each: int, quota: int) -> list[tuple[Reason, str | None, int | None]]:
@@ -130,3 +130,41 @@ def test_q_e13_members_in_slices_are_refused_by_name_rather_than_left_with_a_rem
 
     assert (world.state("sliced"), world.reasons("sliced")) == ("pending", ["InvalidWorkload"])
     assert "trigate.dev/topology-slice-size" in str(world.blocker("sliced", "InvalidWorkload").detail)
+
+
+def test_q_a13_a_pod_that_asks_for_nothing_is_admitted_once_and_left_alone() -> None:
+    world = World(a_cluster_queue(quota={"any": {"memory": "1Gi"}}))
+    running(world, "zero", 1, requests={"memory": "0"})
+    admitted = world.of("zero")
+    world.passes(3600)
+
+    assert (world.settle(), world.of("zero")) == ([], admitted)
+
+
+def test_q_b13_of_two_gangs_with_places_the_one_within_its_own_quota_is_charged() -> None:
+    """The other one is older; the first one's queue borrows much of another flavor."""
+    fair = {"cohortName": "all", "fairSharing": {"weight": "1"}}
+    names = ("a", "b", "c")
+    world = World(
+        *(a_cluster_queue(name, {"h100": {GPU: 5}, "a10": {GPU: 0}}, **fair) for name in names),
+        a_cluster_queue("pool", {"a10": {GPU: 50}}, cohortName="all"),
+        flavors=(a_flavor("h100", {"card": "h100"}), a_flavor("a10", {"card": "a10"})),
+    )
+    world.local_queues = {q.key: q for q in (a_local_queue(n, n) for n in names)}
+
+    def card(name: str) -> dict[str, Any]:
+        return {"pod": {"nodeSelector": {"card": name}}}
+
+    for queue, h100, a10 in (("a", 4, 30), ("b", 5, 20), ("c", 5, 0)):
+        running(world, f"{queue}-h100", h100, queue=queue, **card("h100"))
+        if a10:
+            running(world, f"{queue}-a10", a10, queue=queue, **card("a10"))
+    world.submit("c-more", 1, queue="c", age=60, **card("h100"))
+    world.submit("a-own", 1, queue="a", **card("h100"))
+    world.settle()
+    for job in ("c-more", "a-own"):
+        assert world.state(job) == "reserved"
+        world.place(job)
+    world.settle()
+
+    assert (world.runs("a-own"), world.runs("c-more")) == (True, False)

@@ -28,3 +28,19 @@ def test_q_c8_whichever_write_lands_late_the_urgent_gang_starts_and_the_evicted_
     assert (report.violations, report.preemptions, dict(report.struck)) == ((), 1, {"late": 1})
     pods = [line.split()[3] for line in report.log if " ADDED pods " in line]
     assert [sum(f"red/{job}-" in pod for pod in pods) for job in ("low", "high")] == [8, 4]
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_q_f3_two_queues_that_want_the_only_free_node_at_once_have_it_one_after_the_other(seed: int) -> None:
+    schedule = Schedule(
+        seed=seed,
+        setup=Setup(nodes=(8,), quota=(8, 8), limits=((0.0, 0),)),
+        jobs=tuple(Job("gang", tenant, at=1.0, members=1, gpus=8, runs=10.0) for tenant in ("red", "blue")),
+    )
+
+    report = run(schedule, differences)
+
+    assert report.violations == ()
+    began = sorted(float(line.split()[0]) for line in report.log if " ADDED pods " in line)
+    assert len(began) == 2, "none was started in vain"
+    assert began[1] - began[0] >= 10

@@ -109,7 +109,10 @@ def test_q_d13_a_workload_that_bears_the_name_already_is_not_adopted_whatever_it
     world = World(a_cluster_queue(quota={"any": {GPU: 4}}))
     name = world.key("train").partition("/")[2]
     made = a_workload(name, state=WorkloadState.ADMITTED, count=8, queue="red")
-    forged = made.but(metadata=made.metadata.but(finalizers=(WORKLOAD_FINALIZER,)))
+    forged = made.but(
+        metadata=made.metadata.but(finalizers=(WORKLOAD_FINALIZER,)),
+        spec=made.spec.but(job=made.spec.job.but(name="train", uid="another")),
+    )
     world.workloads[forged.key] = forged
     assert forged.key == world.key("train")
     world.submit("train", 8)

@@ -30,10 +30,7 @@ def a_queue(quota: object, **spec: object) -> Json:
         (a_queue("8", maxOvertakes=-1), "maxOvertakes"),
         (a_queue("8", stopPolicy="Perhaps"), "stopPolicy"),
         (a_queue("8", queueingStrategy="LIFO"), "queueingStrategy"),
-        (
-            a_queue("8", flavorFungibility={"whenCanPreempt": "Preempt"}),
-            "another flavor is tried before anybody is evicted: leave whenCanPreempt out, or write TryNextFlavor",
-        ),
+        (a_queue("8", flavorFungibility={"whenCanPreempt": "Perhaps"}), "whenCanPreempt"),
         (
             a_queue("8", preemption={"borrowWithinCohort": {"policy": "Never", "maxPriorityThreshold": 5}}),
             "maxPriorityThreshold bounds who is evicted, and policy Never evicts nobody: leave it out",
@@ -47,7 +44,7 @@ def a_queue(quota: object, **spec: object) -> Json:
         "below-bound",
         "unknown-value",
         "unknown-strategy",
-        "no-preemption-for-a-flavor",
+        "unknown-policy",
         "a-threshold-for-nobody",
     ],
 )

@@ -190,41 +190,25 @@ class WhenCanBorrow(StrEnum):
 
 
 class WhenCanPreempt(StrEnum):
-    """TryNextFlavor: look for a flavor in which the gang fits before others would be evicted for it."""
+    """Preempt: take a flavor in which others may be evicted for the gang. TryNextFlavor: first look for one without."""
 
     PREEMPT = "Preempt"
     TRY_NEXT_FLAVOR = "TryNextFlavor"
 
 
 class FlavorPreference(StrEnum):
-    """Which is the lesser evil when both would help."""
+    """What is done rather, of the flavors that were looked at: borrow, or have others evicted."""
 
     BORROWING_OVER_PREEMPTION = "BorrowingOverPreemption"
     PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
 
 
 class FlavorFungibility(Contract):
-    """When the next flavor is tried although one would do."""
+    """When the next flavor is looked at although one would do, and which of them is taken."""
 
     when_can_borrow: WhenCanBorrow = WhenCanBorrow.BORROW
-    when_can_preempt: WhenCanPreempt = Field(
-        default=WhenCanPreempt.TRY_NEXT_FLAVOR,
-        json_schema_extra=_rules(
-            (
-                "self == 'TryNextFlavor'",
-                "another flavor is tried before anybody is evicted: leave whenCanPreempt out, or write TryNextFlavor",
-            )
-        ),
-    )
-    preference: FlavorPreference = Field(
-        default=FlavorPreference.BORROWING_OVER_PREEMPTION,
-        json_schema_extra=_rules(
-            (
-                "self == 'BorrowingOverPreemption'",
-                "quota is borrowed before anybody is evicted: leave preference out, or write BorrowingOverPreemption",
-            )
-        ),
-    )
+    when_can_preempt: WhenCanPreempt = WhenCanPreempt.TRY_NEXT_FLAVOR
+    preference: FlavorPreference = FlavorPreference.BORROWING_OVER_PREEMPTION
 
 
 class PreemptionPolicy(StrEnum):

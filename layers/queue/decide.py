@@ -459,8 +459,14 @@ class _Pass:
             self._wake(kept_at)
 
     def _assign(self, workload: Workload, demands: tuple[Demand, ...], sizes: Sizes, queue: ClusterQueue) -> Assigned:
-        """Quota for the most members for which there is some."""
+        """Quota for the most members for which there is some, in the flavor that the queue would have it take."""
         last = failed_flavors(workload, self.now)
+        room = self.preempting.room_for(workload, queue)
+        if room is not None:
+            fewest = resized(demands, sizes.least)
+            asked = assign(fewest, queue, self.world.flavors, self.charges, last=last, room=room)
+            if asked.evicting is not None or sizes.least == sizes.most:
+                return asked
 
         def assign_to(counts: Mapping[str, int]) -> Assigned:
             return assign(resized(demands, counts), queue, self.world.flavors, self.charges, last=last)

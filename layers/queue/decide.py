@@ -38,6 +38,7 @@ from layers.queue.leaving import pods_and_purchase, remains_of_attempt
 from layers.queue.lines import Lines, with_overtakings
 from layers.queue.obstacles import deactivation_of, ended_by_people, queues_of, readable_demands, standing_obstacles
 from layers.queue.order import Waiting, in_turn
+from layers.queue.past_use import with_past_use
 from layers.queue.preempting import Preempting, remembered, without_plan
 from layers.queue.quota import Assigned, Charges, assign, stands, taken_by
 from layers.queue.reclaiming import gives_up_members
@@ -56,6 +57,7 @@ from layers.queue.snapshot import (
     Step,
     SuspendJob,
 )
+from layers.queue.usage_turn import UsageTurns
 from layers.queue.verdicts import (
     REFRESH,
     SETTLING,
@@ -87,6 +89,7 @@ class _Pass:
         self.charges = Charges(world.ledger())
         self.lines = Lines(world, now)
         self.preempting = Preempting(world, self.charges, now)
+        self.usage = UsageTurns(world, now)
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
         self.rewritten: set[str] = set()
@@ -109,10 +112,10 @@ class _Pass:
                 self._isolated(workload.key, partial(self._undecidable, workload))
 
     def _in_turn(self) -> list[Workload]:
-        """All Workloads; those that may be charged now change places where shares are weighed."""
-        found = in_turn(self.world.workloads.values())
+        """All Workloads; those that may be charged now change places where shares or past use are weighed."""
+        found = self.usage.in_usage_turn(in_turn(self.world.workloads.values()))
         ready = {w.key: w for w in found if w.state is WorkloadState.RESERVED and cause_of(w, *behind(w, self.world))}
-        fairly = iter(self.preempting.in_fair_turn(ready.values()) if ready else ())
+        fairly = iter(self.preempting.in_fair_turn(self.usage.in_usage_turn(ready.values())) if ready else ())
         return [next(fairly) if w.key in ready else w for w in found]
 
     def counting(self) -> list[PutWorkload]:
@@ -431,11 +434,16 @@ class _Pass:
 
     def _forbidding(
         self, workload: Workload, queue: ClusterQueue, admission: Admission | None
-    ) -> tuple[list[str], int]:
-        """Those whom this one may not pass: the queue's own line, and for whom others are being evicted."""
+    ) -> tuple[list[str], int, int | None]:
+        """Those whom this one may not pass: the queue's own line, for whom others are evicted, who has used less.
+
+        Keys, how many more, and the share of its LocalQueue if it is that.
+        """
         keys, more = self.lines.of(queue).forbidding(workload, taken_by(admission), MAX_OBJECTS)
         keys += [key for key in self.preempting.keeping(workload, admission) if key not in keys]
-        return keys[:MAX_OBJECTS], more + max(0, len(keys) - MAX_OBJECTS)
+        first, share = self.usage.before(workload, admission, self.charges.tree)
+        keys += [key for key in first if key not in keys]
+        return keys[:MAX_OBJECTS], more + max(0, len(keys) - MAX_OBJECTS), share
 
     def _preempt(self, workload: Workload, obstacles: Sequence[Blocker]) -> tuple[Workload, list[Blocker]]:
         workload, said, at = self.preempting.go_on(workload, *behind(workload, self.world), obstacles)
@@ -454,9 +462,10 @@ class _Pass:
         return True
 
     def _stand_in_line(self, workload: Workload, obstacles: Sequence[Blocker]) -> None:
-        kept_at = self.lines.stand(workload, obstacles, *behind(workload, self.world))
-        if kept_at is not None:
-            self._wake(kept_at)
+        answered = behind(workload, self.world)
+        for at in (self.lines.stand(workload, obstacles, *answered), self.usage.expect(workload, *answered)):
+            if at is not None:
+                self._wake(at)
 
     def _assign(self, workload: Workload, demands: tuple[Demand, ...], sizes: Sizes, queue: ClusterQueue) -> Assigned:
         """Quota for the most members for which there is some, in the flavor that the queue would have it take."""
@@ -544,6 +553,7 @@ class _Pass:
     def _say(self, workload: Workload, old: Workload, blockers: Sequence[Blocker], way: Passed) -> None:
         """Put the verdict on the Workload; if nothing but numbers would change, not too often."""
         verdict = with_overtakings(verdict_of(workload, blockers, way, self.now), workload, self.world)
+        verdict = with_past_use(verdict, workload, self.world)
         before = old.status.verdict
         if workload.status == old.status:
             if verdict == before:

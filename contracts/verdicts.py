@@ -40,6 +40,10 @@ class Blocker(Contract):
     objects: Annotated[tuple[str, ...], Field(max_length=MAX_OBJECTS)] = ()
     more_objects: int | None = Field(default=None, description="How many objects are left out of the list.")
     retry_at: datetime | None = None
+    from_nodes: str | None = Field(
+        default=None, description="Live or Limits: the quota is not written, it is what nodes (and pools) have."
+    )
+    percent: int | None = Field(default=None, description="The part of it that is quota, where that is not all.")
     share: Amount | None = Field(
         default=None, description="What the gang's LocalQueue has used, weighed, where the order goes by that."
     )

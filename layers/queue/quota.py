@@ -15,6 +15,7 @@ from contracts.kinds.queues import (
     ClusterQueue,
     FlavorPreference,
     FlavorQuotas,
+    FromNodes,
     ResourceFlavor,
     ResourceGroup,
     WhenCanBorrow,
@@ -259,6 +260,8 @@ class _Shortage:
     potential: int
     cohort: str | None
     """The one at the top."""
+    derived: FromNodes | None = None
+    """What its nominal quota follows, if it is not written."""
 
     @property
     def never(self) -> bool:
@@ -266,11 +269,13 @@ class _Shortage:
 
     def blocker(self, *, never: bool) -> Blocker:
         """The obstacle. ``never``: waiting is of no use, for all that the gang asks of this flavor together."""
+        follows = self.derived.pools.value if self.derived else None
+        percent = self.derived.percent if self.derived and self.derived.percent < 100 else None
         if never:
             whole, most = self.amount + self.own, self.potential
             return Blocker(
                 reason=Reason.EXCEEDS_MAX_QUOTA, requested=whole, needed=whole - max(0, most), limit=max(0, most),
-                cohort=self.cohort, **self.about,
+                cohort=self.cohort, from_nodes=follows, percent=percent, **self.about,
             )  # fmt: skip
         match self.bound.limit:
             case Limit.NOMINAL:
@@ -283,7 +288,7 @@ class _Shortage:
         available = max(0, self.bound.available - self.own)
         return Blocker(
             reason=reason, requested=self.amount, available=available, needed=self.amount - available,
-            limit=self.bound.most, cohort=cohort, **self.about,
+            limit=self.bound.most, cohort=cohort, from_nodes=follows, percent=percent, **self.about,
         )  # fmt: skip
 
 
@@ -303,7 +308,7 @@ def _shortages(asked: _Asked, demand: Demand, wanted: ResourceAmounts, quotas: F
         else:  # nothing is lent to a queue of what it does not list
             bound, potential, cohort = Bound(Limit.NOMINAL, 0, asked.name, 0, own=True), 0, None
         about = {"pod_set": demand.pod_set, "queue": asked.name, "flavor": quotas.name, "resource": resource}
-        found.append(_Shortage(about, amount, own, bound, potential, cohort))
+        found.append(_Shortage(about, amount, own, bound, potential, cohort, quotas.from_nodes))
     return found
 
 

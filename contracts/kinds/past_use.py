@@ -54,8 +54,8 @@ class AdmissionScope(Contract):
         description="How much a resource counts beside the others; absent: 1.",
         json_schema_extra=rules(
             (
-                "self.all(r, type(self[r]) == int ? self[r] >= 0 : "
-                "isQuantity(self[r]) && quantity(self[r]).compareTo(quantity('0')) >= 0)",
+                "self.all(k, type(self[k]) == int ? self[k] >= 0 : "
+                "isQuantity(self[k]) && quantity(self[k]).compareTo(quantity('0')) >= 0)",
                 "resourceWeights must be quantities of zero or more, such as 2 or 500m",
             )
         ),

@@ -43,6 +43,7 @@ from layers.queue.preempting import Preempting, remembered, without_plan
 from layers.queue.quota import Assigned, Charges, assign, stands, taken_by
 from layers.queue.reclaiming import gives_up_members
 from layers.queue.running import course_of, given_up_for, hold_of
+from layers.queue.shrinking import fewer, shrunk, unbound
 from layers.queue.sizes import Sizes, counts_of, is_within, largest, nothing, resized, sizes_of, total
 from layers.queue.snapshot import (
     Decision,
@@ -274,6 +275,7 @@ class _Pass:
         if not workload.spec.active and not is_true(workload.status.conditions, DEACTIVATED):
             self._put_out(workload, old)
             return
+        workload = unbound(workload)
         obstacles, assigned = self._obstacles(workload, job)
         group, request = behind(workload, self.world)
         if not obstacles and assigned.admission:
@@ -298,7 +300,11 @@ class _Pass:
             self._lose(workload, old, job, why, said)
             return
         _, queue = queues_of(workload, self.world)
-        standing = workload.status.admission
+        standing, bound = workload.status.admission, workload.status.node_bound
+        if bound is not None and bound.until <= self.now:
+            workload = unbound(workload)
+        elif bound is not None:
+            self._wake(bound.until)
         assert queue is not None  # no obstacle: it exists
         assert standing is not None  # it is reserved
         sizes = sizes_of(workload, job)
@@ -333,6 +339,9 @@ class _Pass:
             failed = with_failed_flavors(workload, self.now)
             said = "no nodes of the former flavor can be bought"
             self._reserve_anew(failed, old, elsewhere, "FlavorChanged", said)
+        elif fits and (counts := self._fewer(workload, sizes)):
+            again, smaller = shrunk(workload, counts, self.now)
+            self._reserve_anew(again, old, smaller, "SizeChanged", "nodes for more members cannot be had")
         else:
             own = (*assigned.blockers, *behind_head(queue.key, *forbidding), *map(invalid, job.problems))
             workload, planned = self._preempt(workload, own)
@@ -349,6 +358,13 @@ class _Pass:
             if failed.until > self.now:
                 self._wake(failed.until)
         return fallback(workload, demands, queue, self.world.flavors, self.charges, self.now)
+
+    def _fewer(self, workload: Workload, sizes: Sizes) -> Mapping[str, int] | None:
+        """The members of an elastic gang that have places, if no more can have."""
+        counts, at = fewer(workload, sizes, *behind(workload, self.world), self.now)
+        if at is not None:
+            self._wake(at)
+        return counts
 
     def _reserve_anew(self, workload: Workload, old: Workload, admission: Admission, why: str, said: str) -> None:
         again = attempts.reserved(attempts.lost(workload, why, said, self.now), admission, self.now)
@@ -507,7 +523,7 @@ class _Pass:
             return workload
         self.charges.add(workload.status.admission)
         self.preempting.charged(workload)
-        return without_plan(workload, "Charged", "the gang is charged", self.now)
+        return unbound(without_plan(workload, "Charged", "the gang is charged", self.now))
 
     def _charge(self, workload: Workload, old: Workload) -> None:
         workload = self._count_charge(workload, old)

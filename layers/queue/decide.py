@@ -438,7 +438,7 @@ class _Pass:
                 assigned = Assigned(nothing(workload, queue.key))
             else:
                 assigned = self._assign(workload, demands, sizes, queue)
-                forbidding = self._forbidding(workload, queue, assigned.admission)
+                forbidding = self._forbidding(workload, queue, assigned.admission or assigned.evicting)
                 obstacles += [*assigned.blockers, *behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
         if retry_at and self.now < retry_at:

@@ -297,6 +297,18 @@ def test_of_flavors_that_all_take_evictions_one_is_planned_in_which_nothing_is_b
     assert outcome(asks(world)) == ("evicts in", "b")
 
 
+def test_a_head_that_waits_for_another_flavor_keeps_nobody_from_evicting_in_this_one() -> None:
+    world = a_world({"a": TAKEN, "b": FREE}, policy("BPb"))
+    red = world.cluster_queues["red"]
+    world.cluster_queues["red"] = red.but(spec=red.spec.but(max_overtakes=0))
+    world.submit("head", 8, age=100, labels=HIGH, pod={"nodeSelector": {"class": "b"}})
+    world.settle()
+    world.does_not_fit("head", possible=True)
+
+    assert outcome(asks(world)) == ("evicts in", "a")
+    assert world.reasons("high") == ["WaitingForVictims", "CohortExhausted"]
+
+
 def test_an_elastic_gang_evicts_for_its_fewest_members_in_the_flavor_that_it_would_rather_have() -> None:
     world = asks(a_world({"a": TAKEN, "b": FREE}, policy("BPb")), annotations={MIN_COUNT_ANNOTATION: "3"})
     plan = world.of("high").status.preemption

@@ -140,6 +140,13 @@ class FailedFlavor(Contract):
     until: datetime
 
 
+class NodeBound(Contract):
+    """An elastic gang asks for no more members than had places when nodes lacked for more: until a moment."""
+
+    counts: dict[str, int] = Field(description="Members by pod set.")
+    until: datetime
+
+
 class PreemptionState(StrEnum):
     """Planned: the gang gate is asked whom to evict. Evicting: ``victims`` end. Refused: no placement even if all did.
     Expired: the deadline passed. The last two keep the gang from planning again before ``until``."""
@@ -202,6 +209,7 @@ class WorkloadStatus(Contract):
     failed_flavors: Annotated[tuple[FailedFlavor, ...], Field(max_length=MOST_FAILED_FLAVORS)] = Field(
         default=(), description="Flavors that are tried after the others for now; the one that failed last stands last."
     )
+    node_bound: NodeBound | None = None
     preemption: PreemptionPlan | None = None
     preempted: int = Field(default=0, description="How often it was evicted for others.")
     preempted_by: Annotated[tuple[str, ...], Field(max_length=MOST_REMEMBERED)] = Field(

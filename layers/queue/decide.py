@@ -38,10 +38,12 @@ from layers.queue.leaving import pods_and_purchase, remains_of_attempt
 from layers.queue.lines import Lines, with_overtakings
 from layers.queue.obstacles import deactivation_of, ended_by_people, queues_of, readable_demands, standing_obstacles
 from layers.queue.order import Waiting, in_turn
+from layers.queue.past_use import with_past_use
 from layers.queue.preempting import Preempting, remembered, without_plan
 from layers.queue.quota import Assigned, Charges, assign, stands, taken_by
 from layers.queue.reclaiming import gives_up_members
 from layers.queue.running import course_of, given_up_for, hold_of
+from layers.queue.shrinking import fewer, shrunk, unbound
 from layers.queue.sizes import Sizes, counts_of, is_within, largest, nothing, resized, sizes_of, total
 from layers.queue.snapshot import (
     Decision,
@@ -56,6 +58,7 @@ from layers.queue.snapshot import (
     Step,
     SuspendJob,
 )
+from layers.queue.usage_turn import UsageTurns
 from layers.queue.verdicts import (
     REFRESH,
     SETTLING,
@@ -87,6 +90,7 @@ class _Pass:
         self.charges = Charges(world.ledger())
         self.lines = Lines(world, now)
         self.preempting = Preempting(world, self.charges, now)
+        self.usage = UsageTurns(world, now)
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
         self.rewritten: set[str] = set()
@@ -109,10 +113,10 @@ class _Pass:
                 self._isolated(workload.key, partial(self._undecidable, workload))
 
     def _in_turn(self) -> list[Workload]:
-        """All Workloads; those that may be charged now change places where shares are weighed."""
-        found = in_turn(self.world.workloads.values())
+        """All Workloads; those that may be charged now change places where shares or past use are weighed."""
+        found = self.usage.in_usage_turn(in_turn(self.world.workloads.values()))
         ready = {w.key: w for w in found if w.state is WorkloadState.RESERVED and cause_of(w, *behind(w, self.world))}
-        fairly = iter(self.preempting.in_fair_turn(ready.values()) if ready else ())
+        fairly = iter(self.preempting.in_fair_turn(self.usage.in_usage_turn(ready.values())) if ready else ())
         return [next(fairly) if w.key in ready else w for w in found]
 
     def counting(self) -> list[PutWorkload]:
@@ -271,6 +275,7 @@ class _Pass:
         if not workload.spec.active and not is_true(workload.status.conditions, DEACTIVATED):
             self._put_out(workload, old)
             return
+        workload = unbound(workload)
         obstacles, assigned = self._obstacles(workload, job)
         group, request = behind(workload, self.world)
         if not obstacles and assigned.admission:
@@ -295,7 +300,11 @@ class _Pass:
             self._lose(workload, old, job, why, said)
             return
         _, queue = queues_of(workload, self.world)
-        standing = workload.status.admission
+        standing, bound = workload.status.admission, workload.status.node_bound
+        if bound is not None and bound.until <= self.now:
+            workload = unbound(workload)
+        elif bound is not None:
+            self._wake(bound.until)
         assert queue is not None  # no obstacle: it exists
         assert standing is not None  # it is reserved
         sizes = sizes_of(workload, job)
@@ -330,6 +339,9 @@ class _Pass:
             failed = with_failed_flavors(workload, self.now)
             said = "no nodes of the former flavor can be bought"
             self._reserve_anew(failed, old, elsewhere, "FlavorChanged", said)
+        elif fits and (counts := self._fewer(workload, sizes)):
+            again, smaller = shrunk(workload, counts, self.now)
+            self._reserve_anew(again, old, smaller, "SizeChanged", "nodes for more members cannot be had")
         else:
             own = (*assigned.blockers, *behind_head(queue.key, *forbidding), *map(invalid, job.problems))
             workload, planned = self._preempt(workload, own)
@@ -346,6 +358,13 @@ class _Pass:
             if failed.until > self.now:
                 self._wake(failed.until)
         return fallback(workload, demands, queue, self.world.flavors, self.charges, self.now)
+
+    def _fewer(self, workload: Workload, sizes: Sizes) -> Mapping[str, int] | None:
+        """The members of an elastic gang that have places, if no more can have."""
+        counts, at = fewer(workload, sizes, *behind(workload, self.world), self.now)
+        if at is not None:
+            self._wake(at)
+        return counts
 
     def _reserve_anew(self, workload: Workload, old: Workload, admission: Admission, why: str, said: str) -> None:
         again = attempts.reserved(attempts.lost(workload, why, said, self.now), admission, self.now)
@@ -419,7 +438,7 @@ class _Pass:
                 assigned = Assigned(nothing(workload, queue.key))
             else:
                 assigned = self._assign(workload, demands, sizes, queue)
-                forbidding = self._forbidding(workload, queue, assigned.admission)
+                forbidding = self._forbidding(workload, queue, assigned.admission or assigned.evicting)
                 obstacles += [*assigned.blockers, *behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
         if retry_at and self.now < retry_at:
@@ -431,11 +450,16 @@ class _Pass:
 
     def _forbidding(
         self, workload: Workload, queue: ClusterQueue, admission: Admission | None
-    ) -> tuple[list[str], int]:
-        """Those whom this one may not pass: the queue's own line, and for whom others are being evicted."""
+    ) -> tuple[list[str], int, int | None]:
+        """Those whom this one may not pass: the queue's own line, for whom others are evicted, who has used less.
+
+        Keys, how many more, and the share of its LocalQueue if it is that.
+        """
         keys, more = self.lines.of(queue).forbidding(workload, taken_by(admission), MAX_OBJECTS)
         keys += [key for key in self.preempting.keeping(workload, admission) if key not in keys]
-        return keys[:MAX_OBJECTS], more + max(0, len(keys) - MAX_OBJECTS)
+        first, share = self.usage.before(workload, admission, self.charges.tree)
+        keys += [key for key in first if key not in keys]
+        return keys[:MAX_OBJECTS], more + max(0, len(keys) - MAX_OBJECTS), share
 
     def _preempt(self, workload: Workload, obstacles: Sequence[Blocker]) -> tuple[Workload, list[Blocker]]:
         workload, said, at = self.preempting.go_on(workload, *behind(workload, self.world), obstacles)
@@ -454,13 +478,20 @@ class _Pass:
         return True
 
     def _stand_in_line(self, workload: Workload, obstacles: Sequence[Blocker]) -> None:
-        kept_at = self.lines.stand(workload, obstacles, *behind(workload, self.world))
-        if kept_at is not None:
-            self._wake(kept_at)
+        answered = behind(workload, self.world)
+        for at in (self.lines.stand(workload, obstacles, *answered), self.usage.expect(workload, *answered)):
+            if at is not None:
+                self._wake(at)
 
     def _assign(self, workload: Workload, demands: tuple[Demand, ...], sizes: Sizes, queue: ClusterQueue) -> Assigned:
-        """Quota for the most members for which there is some."""
+        """Quota for the most members for which there is some, in the flavor that the queue would have it take."""
         last = failed_flavors(workload, self.now)
+        room = self.preempting.room_for(workload, queue)
+        if room is not None:
+            fewest = resized(demands, sizes.least)
+            asked = assign(fewest, queue, self.world.flavors, self.charges, last=last, room=room)
+            if asked.evicting is not None or sizes.least == sizes.most:
+                return asked
 
         def assign_to(counts: Mapping[str, int]) -> Assigned:
             return assign(resized(demands, counts), queue, self.world.flavors, self.charges, last=last)
@@ -492,7 +523,7 @@ class _Pass:
             return workload
         self.charges.add(workload.status.admission)
         self.preempting.charged(workload)
-        return without_plan(workload, "Charged", "the gang is charged", self.now)
+        return unbound(without_plan(workload, "Charged", "the gang is charged", self.now))
 
     def _charge(self, workload: Workload, old: Workload) -> None:
         workload = self._count_charge(workload, old)
@@ -538,6 +569,7 @@ class _Pass:
     def _say(self, workload: Workload, old: Workload, blockers: Sequence[Blocker], way: Passed) -> None:
         """Put the verdict on the Workload; if nothing but numbers would change, not too often."""
         verdict = with_overtakings(verdict_of(workload, blockers, way, self.now), workload, self.world)
+        verdict = with_past_use(verdict, workload, self.world)
         before = old.status.verdict
         if workload.status == old.status:
             if verdict == before:

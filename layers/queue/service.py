@@ -35,6 +35,7 @@ from layers.queue.counting import cluster_queue_statuses, cohort_statuses, local
 from layers.queue.decide import decide
 from layers.queue.from_nodes import Supply, followed, supplied_by, supplies
 from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch, view
+from layers.queue.past_use import next_sample_at
 from layers.queue.snapshot import (
     DeleteWorkload,
     JobView,
@@ -283,8 +284,7 @@ class QueueGate:
 
     async def _reconcile(self, key: str) -> float | None:
         if key == COUNTS:
-            await self._count()
-            return None
+            return await self._count()
         if key == AUDIT:
             return await self._audit()
         await self._clear_doubts()
@@ -484,8 +484,8 @@ class QueueGate:
             self._touch(counts=True)
         return again
 
-    async def _count(self) -> None:
-        """Write the counts of every queue and Cohort where they have changed."""
+    async def _count(self) -> float | None:
+        """Write the counts of every queue and Cohort where they have changed. Returns when time alone changes them."""
         now = self._clock()
         world = self._snapshot(now)
         writes: list[Awaitable[object]] = [
@@ -503,6 +503,8 @@ class QueueGate:
                 self._queue.add_after(COUNTS, COUNTS_EVERY)
             elif isinstance(error, BaseException):
                 raise error
+        due = next_sample_at(_by_key(self.local_queues), _by_key(self.cluster_queues))
+        return None if due is None else max(COUNTS_EVERY, (due - self._clock()).total_seconds())
 
     def _snapshot(self, now: datetime) -> Snapshot:
         self._aside_until = {k: t for k, t in self._aside_until.items() if t > now}

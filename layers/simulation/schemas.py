@@ -16,6 +16,7 @@ from typing import Any
 
 from contracts.base import Kind
 from contracts.crds import schema_of
+from contracts.durations import seconds
 from contracts.quantities import BadQuantity, parse_quantity
 
 Json = dict[str, Any]
@@ -325,8 +326,12 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
             or value.get("preemption", {}).get("borrowWithinCohort", {}).get("policy", "Never") == "Never"
         )
     ),
-    "self == 'TryNextFlavor'": lambda value, _: value == "TryNextFlavor",
-    "self == 'BorrowingOverPreemption'": lambda value, _: value == "BorrowingOverPreemption",
+    "duration(self) > duration('0s')": lambda value, _: seconds(value) > 0,
+    "duration(self) >= duration('1s')": lambda value, _: seconds(value) >= 1,
+    "duration(has(self.usageSamplingInterval) ? self.usageSamplingInterval : '5m') <= "
+    "duration(has(self.usageHalfLifeTime) ? self.usageHalfLifeTime : '168h')": lambda value, _: (
+        seconds(value.get("usageSamplingInterval", "5m")) <= seconds(value.get("usageHalfLifeTime", "168h"))
+    ),
     "!has(self.maxPriorityThreshold) || (has(self.policy) && self.policy != 'Never')": lambda value, _: (
         "maxPriorityThreshold" not in value or value.get("policy", "Never") != "Never"
     ),

@@ -17,12 +17,13 @@ from pydantic import ValidationError
 
 from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodClass, PodGroup
-from contracts.kinds.workload import Admission, PodSet, PodSetAssignment, Workload
+from contracts.kinds.workload import Admission, PlacementPolicy, PodSet, PodSetAssignment, Workload
 from contracts.matching import tolerates
 from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, Taint, Toleration
 from contracts.names import ATTEMPT_LABEL, HELD_FOR_ANNOTATION, NODE_CLAIM_LABEL, POD_SET_LABEL, REMOVING_ANNOTATION
 from contracts.quantities import BadQuantity, format_resources, parse_resources
 from contracts.requests import held_requests, pod_requests
+from layers.gang.columns import NodeColumns, columns_of
 from layers.gang.unsupported import unsupported_fields
 
 PODS = "pods"
@@ -178,13 +179,12 @@ class Times:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The world of one pass. ``pods`` are all that are bound to a node and not over, members of gangs included.
+    """The world of one pass. ``nodes`` know what all pods take, members of gangs included.
 
     ``orphans`` are PodGroups whose Workload is gone.
     """
 
-    nodes: tuple[NodeRow, ...] = ()
-    pods: tuple[PodRow, ...] = ()
+    nodes: NodeColumns = field(default_factory=columns_of)
     gangs: tuple[Gang, ...] = ()
     orphans: tuple[PodGroup, ...] = ()
     times: Times = field(default=Times())
@@ -193,6 +193,8 @@ class Snapshot:
     """When the status of a PodGroup was last written, by uid, as far as it is known."""
     max_words: int = 32
     """So many writes in a pass may change words alone."""
+    policy: PlacementPolicy = PlacementPolicy.BIN_PACK
+    """Of gangs that name none."""
 
 
 def node_row(node: Node) -> NodeRow:
@@ -226,15 +228,14 @@ def with_claims(rows: Iterable[NodeRow], claims: Mapping[str, NodeClaim]) -> tup
     A bought node may not be used before its claim is initialized: until then the provisioner may still give it back. It
     is held for its gang as long as its claim is.
     """
-    found = []
-    for row in rows:
-        if row.claim is not None:
-            claim = claims.get(row.claim)
-            held_for = claim.spec.owner.pod_group_uid if claim and claim.held else None
-            ready = row.ready and claim is not None and claim.initialized
-            row = replace(row, ready=ready, held_for=row.held_for or held_for)
-        found.append(row)
-    return tuple(found)
+    return tuple(with_claim(row, claims.get(row.claim)) if row.claim is not None else row for row in rows)
+
+
+def with_claim(row: NodeRow, claim: NodeClaim | None) -> NodeRow:
+    """The row of a bought node with what its claim says of it; None: there is no such claim (any more)."""
+    held_for = claim.spec.owner.pod_group_uid if claim and claim.held else None
+    ready = row.ready and claim is not None and claim.initialized
+    return replace(row, ready=ready, held_for=row.held_for or held_for)
 
 
 def pod_row(pod: Pod) -> PodRow:

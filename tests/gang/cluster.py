@@ -16,6 +16,7 @@ from contracts.kinds.workload import ADMITTED, Workload, WorkloadState
 from contracts.mirrors import Node, Pod
 from contracts.names import HELD_FOR_ANNOTATION
 from contracts.quantities import parse_resources
+from layers.gang.columns import columns_of
 from layers.gang.decide import decide
 from layers.gang.snapshot import (
     BindFailure,
@@ -204,7 +205,8 @@ class Cluster:
         orphans = tuple(g for name, g in self.groups.items() if name not in self.workloads)
         taking = tuple(r for r in rows if r.node and not r.over)
         nodes_seen = tuple(node_row(n) for n in self.nodes.values())
-        return Snapshot(nodes_seen, taking, tuple(gangs), orphans, self.times, self.max_overtakes, self.written or {})
+        columns = columns_of(nodes_seen, taking, {w.spec.job.uid for w in self.workloads.values()})
+        return Snapshot(columns, tuple(gangs), orphans, self.times, self.max_overtakes, self.written or {})
 
     def one_pass(self) -> tuple[Step, ...]:
         decision = decide(self.snapshot(), self.now)

@@ -125,7 +125,9 @@ def sentence(b: Blocker) -> str:
     listed = ", ".join(b.objects) + (f" and {b.more_objects} more" if b.more_objects else "")
     asks = f"asks for {amount(b.requested)} {resource}"
     lacks = f", {amount(b.needed)} lacking" if b.needed else ""
-    block = "" if b.largest is None else f", at most {amount(b.largest)} on one node and {amount(b.each)} for a member"
+    block = (
+        "" if b.largest is None else f", at most {amount(b.largest)} on one node, a member asks for {amount(b.each)}"
+    )
     scattered = f"{amount(b.available)} {resource} are free in sum{block}"
     match b.reason:
         case Reason.QUOTA_EXCEEDED:
@@ -179,9 +181,9 @@ def sentence(b: Blocker) -> str:
         case Reason.INSUFFICIENT_NODES:
             return f"the gang {asks}, {amount(b.available)} free on {_nodes(b)} that it may use{lacks}"
         case Reason.FRAGMENTED:
-            return f"{scattered} and too scattered for the gang, which {asks}"
+            return f"{scattered}: too scattered for the gang, which {asks}"
         case Reason.SEARCH_BUDGET_EXHAUSTED:
-            return f"no placement was found, and none was proved impossible: {scattered}, the gang {asks}"
+            return f"no placement was found, and none was proved impossible: {scattered}; the gang {asks}"
         case Reason.MEMBERS_MISSING:
             whose = f"{b.pod_set} members" if b.pod_set else "members"
             excluded = f"; not counted: {listed}" + (f", {b.detail}" if b.detail else "") if listed else ""

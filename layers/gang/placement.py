@@ -62,13 +62,13 @@ def pack(
         return best
     usable = [ledger.usable(members, owner) for members, _ in asked.values()]
     mine = ledger.columns.holders.get(owner)
-    first = np.zeros(len(ledger.nodes), np.bool_) if mine is None else ledger.columns.held != mine
+    first = np.zeros(len(ledger.nodes), np.bool_) if mine is None else ledger.columns.held == mine
     found = search(
         ledger.free,
         usable,
         [ledger.asked(members) for members, _ in asked.values()],
         [count for _, count in asked.values()],
-        np.argsort(first, kind="stable"),
+        first,
         steps,
     )
     if found.places is None:
@@ -94,7 +94,7 @@ def could_pack(ledger: Ledger, free: Ints, usable: Mapping[str, Bools], wanted: 
         [usable[name] for name in asked],
         [members for members, _ in asked.values()],
         [count for _, count in asked.values()],
-        np.arange(free.shape[1]),
+        np.zeros(free.shape[1], np.bool_),
         steps,
     )
     return found.places is not None

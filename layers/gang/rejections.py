@@ -170,7 +170,7 @@ def _lacks(
     elif not slots_lack:
         reason = Reason.SEARCH_BUDGET_EXHAUSTED if packing.exhausted else Reason.FRAGMENTED
         largest = int(ledger.free_of(scarcest, sums.usable).max(initial=0))
-        each = max(wanted[name][0].amounts.get(scarcest, 0) for name in packing.rest)
+        each = max(members.amounts.get(scarcest, 0) for members, _ in wanted.values())
         found.append(Blocker(reason=reason, nodes=sums.nodes, largest=largest, each=each, **sums.numbers(scarcest)))
     return found
 

@@ -30,6 +30,8 @@ PODS = "pods"
 """The resource name under which a node tells how many pods it takes."""
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect="NoSchedule")
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+"""The label, and before it was one the annotation, by which the controller of an Indexed Job numbers its pods."""
 DONE = "Succeeded"
 FAILED = "Failed"
 
@@ -73,6 +75,8 @@ class PodRow:
     tolerations: tuple[Toleration, ...]
     reason: str
     message: str
+    rank: int | None = None
+    """Its completion index, if its job counts them."""
 
     @property
     def over(self) -> bool:
@@ -266,7 +270,14 @@ def pod_row(pod: Pod) -> PodRow:
         tolerations=spec.tolerations,
         reason=pod.status.reason,
         message=pod.status.message,
+        rank=_rank(pod),
     )
+
+
+def _rank(pod: Pod) -> int | None:
+    meta = pod.metadata
+    text = meta.labels.get(COMPLETION_INDEX) or meta.annotations.get(COMPLETION_INDEX) or ""
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else None
 
 
 def _ended_after_its_deletion(pod: Pod) -> bool:

@@ -20,7 +20,7 @@ from msgspec import field
 
 from contracts.durations import BadDuration
 from contracts.kinds import Workload
-from contracts.kinds.workload import JobReference, PodSet, WorkloadSpec
+from contracts.kinds.workload import JobReference, PlacementPolicy, PodSet, WorkloadSpec
 from contracts.mirrors import JobStatus, Keyed, Mirror
 from contracts.names import (
     ASKED_PARALLELISM_ANNOTATION,
@@ -263,6 +263,7 @@ def workload_of(job: BatchJob, priority_classes: Mapping[str, int], problems: li
         priority=_priority(job, priority_classes, problems),
         template_hash=template_hash((pod_set,)),
         created_at=meta.creation_timestamp or datetime.fromtimestamp(0, UTC),
+        placement_policy=_placement_policy(job, problems),
         **timeouts,
     )
     try:
@@ -434,6 +435,14 @@ def _min_count(job: BatchJob, count: int, problems: list[str]) -> int | None:
         problems.append(f"{MIN_COUNT_ANNOTATION} is {text}, more than the {count} members that run at once: lower it")
         return None
     return int(text)
+
+
+def _placement_policy(job: BatchJob, problems: list[str]) -> PlacementPolicy | None:
+    text = job.metadata.annotations.get(PLACEMENT_POLICY_ANNOTATION)
+    if text is None or text in tuple(PlacementPolicy):
+        return PlacementPolicy(text) if text else None
+    problems.append(f"{PLACEMENT_POLICY_ANNOTATION}: {text[:32]!r} is none of {', '.join(PlacementPolicy)}")
+    return None
 
 
 def _unreadable_annotations(job: BatchJob, template: Json) -> list[str]:

@@ -125,7 +125,7 @@ def _greedy(ledger: Ledger, owner: str, asked: Wanted, order: Sequence[str], pol
             if len(order) > 1:
                 ledger.asked(members).take(free[:, i], here)
                 touched[i] = None
-        left = count - sum(here for _, here in taken)
+        left = count - sum([here for _, here in taken])
         if left:
             rest[name] = left
     return Packing(shares, rest)

@@ -151,7 +151,9 @@ class Places:
 
 
 def merged(kept: Shares, more: Shares) -> dict[tuple[str, str], int]:
-    """Both together."""
+    """Both together, in order."""
+    if not kept:
+        return dict(sorted(more.items()))
     return {key: kept.get(key, 0) + more.get(key, 0) for key in sorted({*kept, *more})}
 
 

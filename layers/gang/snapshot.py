@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -36,7 +37,7 @@ DONE = "Succeeded"
 FAILED = "Failed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NodeRow:
     """A node. ``allocatable`` holds amounts, pod slots included; ``held_for`` is the uid of a PodGroup."""
 
@@ -52,7 +53,7 @@ class NodeRow:
     """The NodeClaim that it was bought under."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PodRow:
     """A pod. ``node`` is empty until it is bound; ``amounts`` include its own slot, and are None when unreadable."""
 
@@ -248,7 +249,7 @@ def pod_row(pod: Pod) -> PodRow:
     try:
         # On a node it takes what it was given there, which a resize in place may have changed.
         taken = held_requests(pod) if spec.node_name else pod_requests(spec)
-        amounts: dict[str, int] | None = {**taken, PODS: 1}
+        amounts: Mapping[str, int] | None = _one_of_alike(tuple({**taken, PODS: 1}.items()))
     except (ValueError, ArithmeticError):
         amounts = None
     return PodRow(
@@ -272,6 +273,12 @@ def pod_row(pod: Pod) -> PodRow:
         message=pod.status.message,
         rank=_rank(pod),
     )
+
+
+@lru_cache(maxsize=4096)
+def _one_of_alike(amounts: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """The amounts as a mapping that rows of alike pods share: there may be a hundred thousand of them."""
+    return dict(amounts)
 
 
 def _rank(pod: Pod) -> int | None:

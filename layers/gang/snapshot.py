@@ -20,7 +20,7 @@ from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodClass, PodGroup
 from contracts.kinds.workload import Admission, PlacementPolicy, PodSet, PodSetAssignment, Workload
 from contracts.matching import tolerates
-from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, Taint, Toleration
+from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodStatus, PodTemplate, Taint, Toleration
 from contracts.names import ATTEMPT_LABEL, HELD_FOR_ANNOTATION, NODE_CLAIM_LABEL, POD_SET_LABEL, REMOVING_ANNOTATION
 from contracts.quantities import BadQuantity, format_resources, parse_resources
 from contracts.requests import held_requests, pod_requests
@@ -273,6 +273,24 @@ def pod_row(pod: Pod) -> PodRow:
         message=pod.status.message,
         rank=_rank(pod),
     )
+
+
+def forget_details(pod: Pod) -> None:
+    """Let go of what a bound pod was asked for and has reported, once its row has said it.
+
+    Nobody reads it again, and of a hundred thousand pods it is most of the memory. What it is called, in which version,
+    and where it is, stays.
+    """
+    msgspec.structs.force_setattr(pod, "spec", _spec_on(pod.spec.node_name))
+    msgspec.structs.force_setattr(pod, "status", _NOTHING_REPORTED)
+
+
+_NOTHING_REPORTED = PodStatus()
+
+
+@lru_cache(maxsize=16384)
+def _spec_on(node: str) -> PodSpec:
+    return PodSpec(node_name=node)
 
 
 @lru_cache(maxsize=4096)

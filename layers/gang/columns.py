@@ -150,6 +150,7 @@ class NodeTable:
         self._known = 0
         self._order: tuple[Ints, Mapping[str, int]] | None = None
         self._remembered = Remembered()
+        self._frozen: NodeColumns | None = None
 
     # ---- nodes ------------------------------------------------------------------------------------------------------
 
@@ -164,6 +165,7 @@ class NodeTable:
         before = self._rows[slot]
         if before == row:
             return False
+        self._frozen = None
         if before is None:
             self._order = None
             self._known += 1
@@ -185,7 +187,7 @@ class NodeTable:
         if slot is None or self._rows[slot] is None:
             return False
         self._rows[slot] = None
-        self._order = None
+        self._frozen = self._order = None
         self._known -= 1
         self._let_go(name, slot)
         return True
@@ -206,6 +208,7 @@ class NodeTable:
             slot = self._slot(row.node)
             self._takers[slot] += 1
             self._taken_by(row).add(slot, row, self._resources, 1)
+            self._frozen = None
         return True
 
     def drop_pod(self, key: str) -> bool:
@@ -224,6 +227,11 @@ class NodeTable:
     def frozen(self, jobs: Collection[str]) -> NodeColumns:
         """The nodes for one pass. ``jobs``: the uids of the jobs that are gangs, for `NodeColumns.alone`."""
         self._take_jobs(frozenset(jobs))
+        if self._frozen is None:
+            self._frozen = self._made()
+        return self._frozen
+
+    def _made(self) -> NodeColumns:
         if self._order is None:
             named = sorted((row.name, slot) for slot, row in enumerate(self._rows) if row is not None)
             slots = np.fromiter((slot for _, slot in named), np.int64, len(named))
@@ -266,6 +274,7 @@ class NodeTable:
             slot = self._slots[row.node]
             self._taken_by(row).add(slot, row, self._resources, -1)
             self._takers[slot] -= 1
+            self._frozen = None
             self._let_go(row.node, slot)
 
     def _taken_by(self, row: PodRow) -> _Taken:
@@ -283,7 +292,7 @@ class NodeTable:
             for slot, row in taking:
                 source.add(slot, row, self._resources, -1)
                 target.add(slot, row, self._resources, 1)
-        self._jobs = jobs
+        self._jobs, self._frozen = jobs, None
 
     def _slot(self, name: str) -> int:
         slot = self._slots.get(name)

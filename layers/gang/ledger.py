@@ -136,8 +136,9 @@ class Ledger:
             return
         taken = np.zeros((len(self.free), len(column)), np.int64)
         for pod_set, (columns, counts) in empty.items():
+            slots_at = np.array(counts, np.int64)
             for row, amount in self.asked(classes[pod_set]).amounts:
-                more = np.minimum(np.array(counts, np.int64), MOST // amount) * amount
+                more = np.minimum(slots_at, MOST // amount) * amount
                 taken[row, columns] = np.minimum(taken[row, columns] + more, MOST)
         positions = np.fromiter(column, np.int64, len(column))
         before = self.free[:, positions]

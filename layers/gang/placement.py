@@ -151,7 +151,9 @@ def _filling(
     first = ledger.unused(members)
     if mine is not None:
         first = first + (len(ledger.columns.resources) + 1) * (ledger.columns.held != mine)
-    whole = ledger.once("untouched", lambda: untouched(ledger.columns, ledger.free))
+    whole = None
+    if policy is PlacementPolicy.FRAGMENTATION_AWARE:
+        whole = ledger.once("untouched", lambda: untouched(ledger.columns, ledger.free))
     return filled(first, room, whole, count, policy)
 
 

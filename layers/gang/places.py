@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
 from contracts.kinds.pod_group import PodClass
@@ -23,14 +24,19 @@ T = TypeVar("T")
 
 
 class Places:
-    """The ledger of one pass, gang by gang. ``alone`` is what there would be if every gang ended."""
+    """The ledger of one pass, gang by gang."""
 
     def __init__(self, world: Snapshot) -> None:
         self.ledger = Ledger(world.nodes)
-        self.alone = Ledger(world.nodes, world.nodes.alone)
+        self._nodes = world.nodes
         self.names = {g.group.metadata.uid: g.group.metadata.name for g in world.gangs if g.group is not None}
         self._default = world.policy
         self._possible: dict[Shape, bool] = {}
+
+    @cached_property
+    def alone(self) -> Ledger:
+        """What there would be if every gang ended."""
+        return Ledger(self._nodes, self._nodes.alone)
 
     def hold(self, g: Candidate, shares: Shares) -> None:
         """Count ``shares`` as what the gang holds, and nothing else."""

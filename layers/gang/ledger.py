@@ -44,10 +44,13 @@ class Asked:
             return 0
         return max(0, min(int(free[row]) // amount for row, amount in self.amounts))
 
-    def take(self, free: Ints, count: int) -> None:
-        """Count ``count`` members as placed on one node; there must be room for them."""
+    def take(self, free: Ints, counts: int | Ints, nodes: Ints | None = None) -> None:
+        """Count so many members as placed: on each of ``nodes``, or on the one node of which ``free`` is all there is.
+
+        There must be room for them.
+        """
         for row, amount in self.amounts:
-            free[row] -= amount * count
+            free[row if nodes is None else (row, nodes)] -= amount * counts
 
 
 @dataclass(frozen=True)

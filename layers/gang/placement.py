@@ -120,11 +120,11 @@ def _greedy(ledger: Ledger, owner: str, asked: Wanted, order: Sequence[str], pol
     for name in order:
         members, count = asked[name]
         taken = _filling(ledger, owner, members, count, policy, free, touched)
-        for i, here in taken:
-            shares[ledger.nodes[i].name, name] = here
-            if len(order) > 1:
-                ledger.asked(members).take(free[:, i], here)
-                touched[i] = None
+        shares.update({(ledger.nodes[i].name, name): here for i, here in taken})
+        if len(order) > 1 and taken:
+            nodes, counts = np.array(taken, np.int64).T
+            ledger.asked(members).take(free, counts, nodes)
+            touched.update(dict.fromkeys(nodes.tolist()))
         left = count - sum([here for _, here in taken])
         if left:
             rest[name] = left

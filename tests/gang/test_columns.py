@@ -214,3 +214,16 @@ def test_a_member_that_asks_beyond_what_a_column_can_say_has_room_nowhere() -> N
 @given(st.lists(st.integers(-MOST, MOST), max_size=40))
 def test_a_sum_over_nodes_does_not_wrap(amounts: list[int]) -> None:
     assert exact_sum(np.array(amounts, np.int64)) == sum(amounts)
+
+
+def test_gangs_for_which_no_node_is_held_any_more_are_forgotten() -> None:
+    table = NodeTable()
+    for i in range(300):
+        for name in NODES:
+            if name != "b" or i == 7:
+                table.put_node(node_row(a_node(name, metadata={"annotations": {HELD_FOR_ANNOTATION: f"{name}-{i}"}})))
+
+    columns = table.frozen(())
+    assert said(columns)["held for"] == ["a-299", "b-7", "c-299"]
+    assert set(columns.holders) == {"a-299", "b-7", "c-299"}
+    assert max(columns.holders.values()) < 100

@@ -9,6 +9,7 @@
 #   make e2e       the stories on a real local control plane
 #   make soak      SEEDS=n FIRST_SEED=k: so many simulated clusters, with faults; a failing seed's story is kept
 #   make cohorts   COHORTS=n random cohorts in which gangs evict one another until nothing moves, twice
+#   make bench     how long decisions take on large clusters; asserts nothing
 #   make worlds    every order of events in small worlds, SECONDS_EACH=n of each
 #   make chaos     KILLS=n SEED=k: so many kills of the gates, and of etcd and the API server, on a real plane under load
 #   make programs  get the control plane's programs (cached in ~/.cache/trigate)
@@ -36,7 +37,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 	&& { echo "$$python"; break; }; done)
 UV ?= $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test check unit schedules e2e soak cohorts worlds chaos programs clean
+.PHONY: help demo test check unit schedules e2e soak cohorts bench worlds chaos programs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -68,6 +69,9 @@ soak: $(READY)
 
 cohorts: $(READY)
 	$(BIN)/python -m tests.queue.random_cohorts --cohorts $(COHORTS)
+
+bench: $(READY)
+	$(BIN)/python -m tests.benchmarks.places
 
 worlds: $(READY)
 	$(BIN)/python -m tests.worlds --mutants --seconds $(SECONDS_EACH)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,23 +18,26 @@ from pydantic import ValidationError
 
 from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodClass, PodGroup
-from contracts.kinds.workload import Admission, PodSet, PodSetAssignment, Workload
+from contracts.kinds.workload import Admission, PlacementPolicy, PodSet, PodSetAssignment, Workload
 from contracts.matching import tolerates
-from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, Taint, Toleration
+from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodStatus, PodTemplate, Taint, Toleration
 from contracts.names import ATTEMPT_LABEL, HELD_FOR_ANNOTATION, NODE_CLAIM_LABEL, POD_SET_LABEL, REMOVING_ANNOTATION
 from contracts.quantities import BadQuantity, format_resources, parse_resources
 from contracts.requests import held_requests, pod_requests
+from layers.gang.columns import NodeColumns, columns_of
 from layers.gang.unsupported import unsupported_fields
 
 PODS = "pods"
 """The resource name under which a node tells how many pods it takes."""
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect="NoSchedule")
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+"""The label, and before it was one the annotation, by which the controller of an Indexed Job numbers its pods."""
 DONE = "Succeeded"
 FAILED = "Failed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NodeRow:
     """A node. ``allocatable`` holds amounts, pod slots included; ``held_for`` is the uid of a PodGroup."""
 
@@ -49,7 +53,7 @@ class NodeRow:
     """The NodeClaim that it was bought under."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PodRow:
     """A pod. ``node`` is empty until it is bound; ``amounts`` include its own slot, and are None when unreadable."""
 
@@ -72,6 +76,8 @@ class PodRow:
     tolerations: tuple[Toleration, ...]
     reason: str
     message: str
+    rank: int | None = None
+    """Its completion index, if its job counts them."""
 
     @property
     def over(self) -> bool:
@@ -178,13 +184,12 @@ class Times:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The world of one pass. ``pods`` are all that are bound to a node and not over, members of gangs included.
+    """The world of one pass. ``nodes`` know what all pods take, members of gangs included.
 
     ``orphans`` are PodGroups whose Workload is gone.
     """
 
-    nodes: tuple[NodeRow, ...] = ()
-    pods: tuple[PodRow, ...] = ()
+    nodes: NodeColumns = field(default_factory=columns_of)
     gangs: tuple[Gang, ...] = ()
     orphans: tuple[PodGroup, ...] = ()
     times: Times = field(default=Times())
@@ -193,6 +198,8 @@ class Snapshot:
     """When the status of a PodGroup was last written, by uid, as far as it is known."""
     max_words: int = 32
     """So many writes in a pass may change words alone."""
+    policy: PlacementPolicy = PlacementPolicy.BIN_PACK
+    """Of gangs that name none."""
 
 
 def node_row(node: Node) -> NodeRow:
@@ -226,15 +233,13 @@ def with_claims(rows: Iterable[NodeRow], claims: Mapping[str, NodeClaim]) -> tup
     A bought node may not be used before its claim is initialized: until then the provisioner may still give it back. It
     is held for its gang as long as its claim is.
     """
-    found = []
-    for row in rows:
-        if row.claim is not None:
-            claim = claims.get(row.claim)
-            held_for, initialized = promise_of(claim) if claim is not None else (None, False)
-            ready = row.ready and initialized
-            row = replace(row, ready=ready, held_for=row.held_for or held_for)
-        found.append(row)
-    return tuple(found)
+    return tuple(with_claim(row, claims.get(row.claim)) if row.claim is not None else row for row in rows)
+
+
+def with_claim(row: NodeRow, claim: NodeClaim | None) -> NodeRow:
+    """The row of a bought node with what its claim says of it; None: there is no such claim (any more)."""
+    held_for, initialized = promise_of(claim) if claim is not None else (None, False)
+    return replace(row, ready=row.ready and initialized, held_for=row.held_for or held_for)
 
 
 def promise_of(claim: NodeClaim) -> tuple[str | None, bool]:
@@ -248,7 +253,7 @@ def pod_row(pod: Pod) -> PodRow:
     try:
         # On a node it takes what it was given there, which a resize in place may have changed.
         taken = held_requests(pod) if spec.node_name else pod_requests(spec)
-        amounts: dict[str, int] | None = {**taken, PODS: 1}
+        amounts: Mapping[str, int] | None = _one_of_alike(tuple({**taken, PODS: 1}.items()))
     except (ValueError, ArithmeticError):
         amounts = None
     return PodRow(
@@ -270,7 +275,38 @@ def pod_row(pod: Pod) -> PodRow:
         tolerations=spec.tolerations,
         reason=pod.status.reason,
         message=pod.status.message,
+        rank=_rank(pod),
     )
+
+
+def forget_details(pod: Pod) -> None:
+    """Let go of what a bound pod was asked for and has reported, once its row has said it.
+
+    Nobody reads it again, and of a hundred thousand pods it is most of the memory. What it is called, in which version,
+    and where it is, stays.
+    """
+    msgspec.structs.force_setattr(pod, "spec", _spec_on(pod.spec.node_name))
+    msgspec.structs.force_setattr(pod, "status", _NOTHING_REPORTED)
+
+
+_NOTHING_REPORTED = PodStatus()
+
+
+@lru_cache(maxsize=16384)
+def _spec_on(node: str) -> PodSpec:
+    return PodSpec(node_name=node)
+
+
+@lru_cache(maxsize=4096)
+def _one_of_alike(amounts: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """The amounts as a mapping that rows of alike pods share: there may be a hundred thousand of them."""
+    return dict(amounts)
+
+
+def _rank(pod: Pod) -> int | None:
+    meta = pod.metadata
+    text = meta.labels.get(COMPLETION_INDEX) or meta.annotations.get(COMPLETION_INDEX) or ""
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else None
 
 
 def _ended_after_its_deletion(pod: Pod) -> bool:

@@ -41,12 +41,12 @@ from layers.gang.snapshot import (
     assigned_to,
     capacity_of,
     demand_of,
-    forget_details,
     node_row,
     pod_row,
     promise_of,
     purchase_of,
     with_claim,
+    without_details,
 )
 from layers.gang.spans import spans_of_write, spans_to_tell_again
 from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, PutPodGroupStatus, Step
@@ -103,7 +103,7 @@ class GangGate:
         self.groups: Cache[PodGroup] = Cache()
         self.requests: Cache[CapacityRequest] = Cache()
         self.claims: Cache[NodeClaim] = Cache()
-        self.pods: Cache[Pod] = Cache()
+        self.pods: Cache[Pod] = Cache(without_details)
         self.nodes: Cache[Node] = Cache()
         self.queues: Cache[ClusterQueue] = Cache()
         self._demands: dict[str, Demand] = {}
@@ -228,7 +228,6 @@ class GangGate:
         row = pod_row(new)
         if row.node:
             self._own_binds.pop(row.uid, None)
-            forget_details(new)
         self._set_pod(key, row)
 
     def _remember(self, row: PodRow) -> None:

@@ -279,14 +279,15 @@ def pod_row(pod: Pod) -> PodRow:
     )
 
 
-def forget_details(pod: Pod) -> None:
-    """Let go of what a bound pod was asked for and has reported, once its row has said it.
+def without_details(pod: Pod) -> Pod:
+    """A bound pod without what it was asked for and has reported; any other pod as it is.
 
-    Nobody reads it again, and of a hundred thousand pods it is most of the memory. What it is called, in which version,
-    and where it is, stays.
+    Once its row has said it nobody reads it again, and of a hundred thousand pods it is most of the memory. What it is
+    called, in which version, and where it is, stays.
     """
-    msgspec.structs.force_setattr(pod, "spec", _spec_on(pod.spec.node_name))
-    msgspec.structs.force_setattr(pod, "status", _NOTHING_REPORTED)
+    if not pod.spec.node_name:
+        return pod
+    return msgspec.structs.replace(pod, spec=_spec_on(pod.spec.node_name), status=_NOTHING_REPORTED)
 
 
 _NOTHING_REPORTED = PodStatus()

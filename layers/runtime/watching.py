@@ -36,10 +36,12 @@ class Cache(Generic[T]):
 
     ``position`` is the version up to which the lists and the watch have told everything. News that is not younger is
     already in here, or has been outlived: a slow answer to a write must not bring back an object whose deletion the
-    watch has told meanwhile.
+    watch has told meanwhile. ``kept_of`` says what is kept of an object (a copy: others may share it), for less memory;
+    who listens is told the whole one, and as the old one what was kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept_of: Callable[[T], T] | None = None) -> None:
+        self._kept_of = kept_of
         self.synced = asyncio.Event()
         self.position = 0
         self._objects: dict[str, T] = {}
@@ -140,11 +142,11 @@ class Cache(Generic[T]):
         if (old is not None and version_of(old) >= version) or version <= self._deleted.get(key, -1):
             return
         self._deleted.pop(key, None)
-        self._objects[key] = obj
+        kept = self._objects[key] = obj if self._kept_of is None else self._kept_of(obj)
         for name in self._keys_of:
             if old is not None:
                 self._leave(name, key, old)
-            self._enter(name, key, obj)
+            self._enter(name, key, kept)
         self._tell(key, old, obj)
 
     def _drop(self, key: str) -> None:

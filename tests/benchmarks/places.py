@@ -26,7 +26,7 @@ from contracts.mirrors import Node, Pod
 from contracts.names import GPU
 from layers.gang.columns import NodeTable
 from layers.gang.decide import decide
-from layers.gang.snapshot import Gang, Snapshot, demand_of, forget_details, node_row, pod_row
+from layers.gang.snapshot import Gang, Snapshot, demand_of, node_row, pod_row, without_details
 from layers.gang.steps import PutPodGroupStatus
 from tests.builders import NOW, a_container, a_node, a_pod, a_pod_group, a_pod_set, a_pod_spec, a_workload
 
@@ -91,12 +91,12 @@ class World:
 
     def tell(self, obj: Node | Pod) -> None:
         """Take in one event, as the gate's listeners do."""
-        self.objects.append(obj)
         if isinstance(obj, Node):
+            self.objects.append(obj)
             self.table.put_node(node_row(obj))
         else:
+            self.objects.append(without_details(obj))
             self.table.put_pod(obj.key, pod_row(obj))
-            forget_details(obj)
 
     def snapshot(self, *gangs: Gang) -> Snapshot:
         return Snapshot(self.table.frozen({gang.workload.spec.job.uid for gang in gangs}), gangs)

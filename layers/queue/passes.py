@@ -79,6 +79,18 @@ class Passes:
         taken.everything = taken.everything or self._kept is None
         return taken
 
+    def untold(self, world: Snapshot) -> set[str]:
+        """Keys of the Workloads of which it has another version than ``world``, and nobody has told of a change.
+
+        There are none unless something is wrong with who tells. Whoever finds some calls `settings_changed`.
+        """
+        kept = self._kept
+        if kept is None or self._told.everything:
+            return set()
+        now = world.workloads
+        different = {key for key, workload in now.items() if kept.standing.get(key) is not workload}
+        return (different | (kept.standing.keys() - now.keys())) - self._told.workloads
+
     def decide(self, world: Snapshot, now: datetime, changes: Changes | None = None) -> Decision:
         """As `layers.queue.decide.decide`, provided that every change has been told.
 

@@ -455,7 +455,13 @@ class QueueGate(Seen):
 
     async def _audit(self) -> float:
         now, before = self._clock(), self._auditing.believed
-        question = self._auditing.ask(self._snapshot(now), now)
+        world = self._snapshot(now)
+        question = self._auditing.ask(world, now)
+        untold = self._passes.untold(world) if question.is_whole else set[str]()
+        if untold:
+            log.error("passes.untold", workloads=sorted(untold)[:8], count=len(untold))
+            self._look_at_all()
+            self._touch(counts=True)
         many = len(question.about) > MANY
         again = self._auditing.take(await asyncio.to_thread(question.answer) if many else question.answer(), now)
         if self._auditing.believed != before:

@@ -5,7 +5,7 @@ All of it follows from the Workloads alone. It is what a pass needs of those on 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, KeysView
 
 from contracts.kinds import Workload
 from contracts.kinds.workload import Admission
@@ -40,6 +40,10 @@ class Standing:
     def charged_in(self, root: str) -> Collection[Workload]:
         """Whoever is charged in the tree, in no order."""
         return self._charged.get(root, {}).values()
+
+    def keys(self) -> KeysView[str]:
+        """Of all that were put and are not gone."""
+        return self._workloads.keys()
 
     def get(self, key: str) -> Workload | None:
         """As it was put last."""

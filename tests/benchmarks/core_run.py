@@ -140,6 +140,13 @@ class CoreRun:
         self.report.most_charged = dict(self._most)
         return self.report
 
+    def fill(self, count: int) -> None:
+        """Have the first so many arrive at once, and decide until each has its verdict."""
+        for _, queue, each, name in itertools.islice(self.load.arrivals(), count):
+            self._arrives(queue, each, name)
+        for _ in range(2):
+            self._pass()
+
     def _at(self, at: datetime, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (at, next(self._numbers), act))
 

@@ -360,3 +360,17 @@ def test_a_gang_that_has_been_told_that_it_has_no_nodes_holds_nobody_up() -> Non
 
     assert [j for j in world.jobs if world.state(j) == "reserved"] == [f"g{i}" for i in range(6)]
     assert len(asked) == 1 + ASKED_AT_ONCE
+
+
+def test_a_change_of_which_nobody_has_told_is_found() -> None:
+    world, changes = a_queue_of_small_and_one_large(), Changes()
+    compared(changes, world)
+    assert changes.passes.untold(world.snapshot()) == set()
+
+    key = world.key("s0")
+    world.workloads[key] = world.of("s0").but(metadata=world.of("s0").metadata.but(generation=7))
+    gone = world.workloads.pop(world.key("s1")).key
+    assert changes.passes.untold(world.snapshot()) == {key, gone}
+
+    changes.passes.changed(key)
+    assert changes.passes.untold(world.snapshot()) == {gone}

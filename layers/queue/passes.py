@@ -176,6 +176,7 @@ class _Incremental:
     def __init__(self, kept: _Kept, world: Snapshot, now: datetime) -> None:
         self._kept, self._world, self._now = kept, world, now
         self._standing = kept.standing
+        world.known_quota(kept.standing.quota)
         self._touched: set[str] = set()
         self._lines: set[str] = set()
         self._due: list[Alike] = []

@@ -47,7 +47,7 @@ from layers.queue.quota_tree import FlavorResource, QuotaTree
 from layers.queue.sizes import resized, sizes_of
 from layers.queue.snapshot import Snapshot
 from layers.queue.standing import Standing
-from layers.queue.weights import fair_shares, tree_of_queue
+from layers.queue.weights import fair_shares
 
 ANSWER_WITHIN = timedelta(seconds=30)
 """So long the gang gate has for its answer."""
@@ -365,6 +365,8 @@ class Preempting:
 
     def _shares_of(self, queue: str) -> FairShares | None:
         """The shares of the queue's tree, if a queue or Cohort of it asks for that."""
+        if not self._standing.weighs_shares:
+            return None
         if self._shares is None:
             self._shares = fair_shares(self._world, self._charges.tree)
         return self._shares.get(self._tree_of(queue))
@@ -416,7 +418,7 @@ class Preempting:
         return tuple(keys[:MAX_OBJECTS]), more if more > 0 else None
 
     def _tree_of(self, queue: str) -> str:
-        return tree_of_queue(self._world.quota, queue)
+        return self._standing.root_of(queue)
 
     def _wants(self, workload: Workload) -> bool:
         return (

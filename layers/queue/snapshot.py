@@ -123,6 +123,10 @@ class Snapshot:
         """All quota there is, for questions of its shape. To count charges, take a `ledger`."""
         return quota_tree(self.cluster_queues.values(), self.cohorts.values(), self.supply)
 
+    def known_quota(self, quota: QuotaTree) -> None:
+        """Take what `quota` was of an earlier snapshot with the same queues, Cohorts and supply."""
+        self.__dict__["quota"] = quota
+
     def ledger(self) -> QuotaTree:
         """A tree to count charges in. Nothing is used of it but what pods use without a charge."""
         tree = self.quota.unused()

@@ -22,7 +22,10 @@ class Standing:
         self.planning: dict[str, Workload] = {}
         """Those with a plan that has not failed, by key."""
         self.of_uid: dict[str, Workload] = {}
-        self._quota = world.quota
+        self.quota = world.quota
+        said = [q.spec.fair_sharing for q in world.cluster_queues.values()]
+        self.weighs_shares = any([*said, *(c.spec.fair_sharing for c in world.cohorts.values())])
+        """Whether shares are weighed anywhere."""
         self._roots: dict[str, str] = {}
         self._workloads: dict[str, Workload] = {}
         self._charges: dict[str, Admission] = {}
@@ -34,7 +37,7 @@ class Standing:
         """The name of the tree in which the ClusterQueue stands."""
         root = self._roots.get(queue)
         if root is None:
-            root = self._roots[queue] = tree_of_queue(self._quota, queue)
+            root = self._roots[queue] = tree_of_queue(self.quota, queue)
         return root
 
     def charged_in(self, root: str) -> Collection[Workload]:

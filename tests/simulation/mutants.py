@@ -22,6 +22,7 @@ from layers.provisioning.service import ProvisioningGate
 from layers.provisioning.steps import CreateClaim, PutRequestStatus
 from layers.queue import decide as queue
 from layers.queue import held_back
+from layers.queue import seeing as queue_seeing
 from layers.queue import service as queue_service
 from layers.queue.quota_objects import usage_of
 from layers.simulation import admission
@@ -128,6 +129,7 @@ def free_quota_at_the_eviction_and_again_at_the_end(m: Patch) -> None:
 
 def end_a_charge_before_its_pods(m: Patch) -> None:
     m.setattr(queue_service, "unfinished", always(0))
+    m.setattr(queue_seeing, "unfinished", always(0))
 
 
 def never_tell_a_span_again(m: Patch) -> None:

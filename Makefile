@@ -8,6 +8,7 @@
 #   make schedules SCHEDULES=n: so many simulated clusters with faults, always the same ones (5 minutes on two cores)
 #   make e2e       the stories on a real local control plane
 #   make soak      SEEDS=n FIRST_SEED=k: so many simulated clusters, with faults; a failing seed's story is kept
+#   make cohorts   COHORTS=n random cohorts in which gangs evict one another until nothing moves, twice
 #   make worlds    every order of events in small worlds, SECONDS_EACH=n of each
 #   make chaos     KILLS=n SEED=k: so many kills of the gates, and of etcd and the API server, on a real plane under load
 #   make bench-queue  LOADS="baseline large-scale" SHARE=1: the queue gate's decisions under Kueue's load
@@ -28,6 +29,7 @@ SEEDS ?= 50
 FIRST_SEED ?= 1
 LOADS ?= baseline
 SHARE ?= 1
+COHORTS ?= 10000
 KILLS ?= 200
 SEED ?= 1
 
@@ -37,7 +39,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 	&& { echo "$$python"; break; }; done)
 UV ?= $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test check unit schedules e2e soak worlds chaos bench-queue programs clean
+.PHONY: help demo test check unit schedules e2e soak cohorts worlds chaos bench-queue programs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -66,6 +68,9 @@ e2e: programs
 soak: $(READY)
 	$(BIN)/python -m layers.simulation --seeds $(SEEDS) --first $(FIRST_SEED) --workers $(WORKERS) \
 		--checker e2e.checker:differences --verbose --shrink soak-story.json
+
+cohorts: $(READY)
+	$(BIN)/python -m tests.queue.random_cohorts --cohorts $(COHORTS)
 
 worlds: $(READY)
 	$(BIN)/python -m tests.worlds --mutants --seconds $(SECONDS_EACH)

@@ -77,8 +77,8 @@ class ObjectMeta(Contract):
     generation: int = 0
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)  # a default that can be changed would be copied deeply
+    annotations: dict[str, str] = Field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
 

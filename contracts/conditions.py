@@ -57,6 +57,13 @@ def set_condition(
     before = tuple(conditions)
     said: Status = status if isinstance(status, str) else "Unknown" if status is None else "True" if status else "False"
     old = find(before, type)
+    if old is not None and (old.status, old.reason, old.message, old.observed_generation) == (
+        said,
+        reason,
+        message,
+        generation,
+    ):
+        return before
     new = Condition(
         type=type,
         status=said,
@@ -86,6 +93,11 @@ def find(conditions: Iterable[Condition], type: str) -> Condition | None:
 def is_true(conditions: Iterable[Condition], type: str) -> bool:
     """Whether the condition of ``type`` is there and True. An absent or Unknown one is not."""
     return _has(conditions, type, "True")
+
+
+def all_true(conditions: Iterable[Condition]) -> frozenset[str]:
+    """The types of all conditions that are True: for who asks for more than two."""
+    return frozenset([condition.type for condition in conditions if condition.status == "True"])
 
 
 def is_false(conditions: Iterable[Condition], type: str) -> bool:

@@ -103,6 +103,23 @@ def amount_of(nanos: int, resource: str) -> int:
     return -(-nanos // unit) if nanos >= 0 else nanos // unit
 
 
+def nanos_of(amount: int, resource: str) -> int:
+    """An amount of ``resource`` in nano units: `amount_of`, the other way round."""
+    return amount * (NANO // 1000 if resource == CPU else NANO)
+
+
+def format_nanos(nanos: int) -> str:
+    """Nano units, exact, in the coarsest decimal unit below one that leaves an integer.
+
+    >>> format_nanos(8 * 10**9), format_nanos(7_999_500_000), format_nanos(1)
+    ('8', '7999500u', '1n')
+    """
+    for suffix, unit in (("", NANO), ("m", 10**6), ("u", 10**3)):
+        if nanos % unit == 0:
+            return f"{nanos // unit}{suffix}"
+    return f"{nanos}n"
+
+
 def format_quantity(amount: int, resource: str) -> str:
     """``amount`` in the canonical spelling of Kubernetes: the largest suffix that leaves an integer.
 

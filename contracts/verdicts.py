@@ -40,6 +40,13 @@ class Blocker(Contract):
     objects: Annotated[tuple[str, ...], Field(max_length=MAX_OBJECTS)] = ()
     more_objects: int | None = Field(default=None, description="How many objects are left out of the list.")
     retry_at: datetime | None = None
+    from_nodes: str | None = Field(
+        default=None, description="Live or Limits: the quota is not written, it is what nodes (and pools) have."
+    )
+    percent: int | None = Field(default=None, description="The part of it that is quota, where that is not all.")
+    share: Amount | None = Field(
+        default=None, description="What the gang's LocalQueue has used, weighed, where the order goes by that."
+    )
     cause: str | None = Field(default=None, description="The code of what led to it, where there are several.")
     detail: str | None = Field(default=None, description="Another party's own words, such as a provider's error.")
 
@@ -63,7 +70,10 @@ class Verdict(Contract):
 
 def ordered(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
     """By precedence of the reason, then by the blocker's own fields: a total order."""
-    return tuple(sorted(blockers, key=lambda b: (PRECEDENCE[b.reason], b.model_dump_json())))
+    found = tuple(blockers)
+    if len(found) < 2:  # as nearly always; to write one out as JSON takes longer than all else here
+        return found
+    return tuple(sorted(found, key=lambda b: (PRECEDENCE[b.reason], b.model_dump_json())))
 
 
 def rejection(
@@ -149,6 +159,9 @@ def sentence(b: Blocker) -> str:
             return f"being evicted for this gang: {listed}"
         case Reason.NO_PLACEMENT_EVEN_IF_EVICTED:
             return f"no placement even if all {b.nodes or 0} gangs ended that may be evicted"
+        case Reason.BEHIND_HEAD if b.share is not None:
+            less = f"LocalQueues that have used less than its own (share {b.share})"
+            return f"work of {less} goes first in queue {b.queue}: {listed}"
         case Reason.BEHIND_HEAD:
             return f"older work goes first in queue {b.queue}: {listed}"
         case Reason.BACKOFF:

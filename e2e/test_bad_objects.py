@@ -20,6 +20,10 @@ def a_queue(quota: object, **spec: object) -> Json:
     }
 
 
+def a_queue_by_use(**scope: object) -> Json:
+    return a_queue("8", admissionScope={"admissionMode": "UsageBasedAdmissionFairSharing", **scope})
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -30,14 +34,20 @@ def a_queue(quota: object, **spec: object) -> Json:
         (a_queue("8", maxOvertakes=-1), "maxOvertakes"),
         (a_queue("8", stopPolicy="Perhaps"), "stopPolicy"),
         (a_queue("8", queueingStrategy="LIFO"), "queueingStrategy"),
-        (
-            a_queue("8", flavorFungibility={"whenCanPreempt": "Preempt"}),
-            "another flavor is tried before anybody is evicted: leave whenCanPreempt out, or write TryNextFlavor",
-        ),
+        (a_queue("8", flavorFungibility={"whenCanPreempt": "Perhaps"}), "whenCanPreempt"),
         (
             a_queue("8", preemption={"borrowWithinCohort": {"policy": "Never", "maxPriorityThreshold": 5}}),
             "maxPriorityThreshold bounds who is evicted, and policy Never evicts nobody: leave it out",
         ),
+        (a_queue_by_use(admissionMode="ByLottery"), "admissionMode"),
+        (a_queue_by_use(usageHalfLifeTime="0s"), "usageHalfLifeTime must be longer than 0s"),
+        (a_queue_by_use(usageHalfLifeTime="a week"), "usageHalfLifeTime"),
+        (a_queue_by_use(usageSamplingInterval="500ms"), "usageSamplingInterval must be 1s or longer"),
+        (
+            a_queue_by_use(usageHalfLifeTime="1m", usageSamplingInterval="2m"),
+            "usageSamplingInterval may be at most usageHalfLifeTime: lower it, or raise usageHalfLifeTime",
+        ),
+        (a_queue_by_use(resourceWeights={GPU: -1}), "resourceWeights must be quantities of zero or more"),
     ],
     ids=[
         "negative",
@@ -47,8 +57,14 @@ def a_queue(quota: object, **spec: object) -> Json:
         "below-bound",
         "unknown-value",
         "unknown-strategy",
-        "no-preemption-for-a-flavor",
+        "unknown-policy",
         "a-threshold-for-nobody",
+        "unknown-mode",
+        "no-half-life",
+        "a-half-life-in-words",
+        "sampled-all-the-time",
+        "sampled-too-seldom",
+        "a-weight-below-zero",
     ],
 )
 async def test_a_bad_cluster_queue_is_refused_at_the_door_with_a_sentence(

@@ -10,11 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from e2e.checker import Amounts, amount, amounts, asked
 from e2e.cluster import Json, is_true
+from e2e.following import written_out
 from e2e.history import Change, Objects, apply, key_of
+from e2e.reading import Amounts, amount, amounts, asked
 
-KINDS = ("Node", "Pod", "Job", "Workload", "NodeClaim", "ClusterQueue", "LocalQueue")
+KINDS = ("Node", "NodePool", "Pod", "Job", "Workload", "NodeClaim", "ClusterQueue", "ResourceFlavor", "LocalQueue")
 PARTIAL_BOUND = 30.0
 """Seconds for which some and not all members of a gang may be on nodes. Binding eight takes a tenth of one; the gate
 that does it may be killed halfway, twice in a row, and the API server with it."""
@@ -22,6 +23,8 @@ PARTIAL_BOUND_OF_STRUCK = 150.0
 """The same for a gang that lost a node: Kubernetes takes up to 80 s to delete the pods of a node that is gone."""
 ORPHAN_BOUND = 30.0
 """Seconds for which a claim may be held for a gang that is charged no longer: after the end of an attempt."""
+NODES_HEARD_OF = 5.0
+"""Seconds within which the queue gate has heard that a node is gone, and charges nothing any more to its quota."""
 CHECKED = ("cpu", "nvidia.com/gpu")
 """Resources of the quota."""
 
@@ -54,6 +57,10 @@ class Witness:
         self._standing: set[tuple[str, str]] = set()
         self._partial: dict[tuple[str, str], float] = {}
         """(uid of a Job, attempt) → since when some and not all members are on nodes."""
+        self._used: dict[tuple[str, str], Amounts] = {}
+        """(rule, ClusterQueue) → what was used when it was reckoned last."""
+        self._derived: dict[str, list[tuple[float, Amounts]]] = {}
+        """ClusterQueue whose quota follows nodes → what that was, and when."""
         self._orphaned: dict[str, float] = {}
         self._done: defaultdict[str, set[str]] = defaultdict(set)
         """Uid of a Job → uids of its pods that have succeeded, whether they are still there or not."""
@@ -176,7 +183,8 @@ class Witness:
                     one = asked(templates[assigned["name"]])
                     charged[admission.get("clusterQueue", "")].update({r: n * count for r, n in one.items()})
         for name, queue_body in self.of["ClusterQueue"].items():
-            quota = _quota_of(queue_body)
+            follows = _follows_nodes(queue_body)
+            quota = self._derived_quota(name, queue_body) if follows else _quota_of(queue_body)
             said: Amounts = Counter()
             for flavor in (queue_body.get("status") or {}).get("flavorsUsage") or []:
                 said.update({r["name"]: amount(r["charged"], r["name"]) for r in flavor["resources"]})
@@ -185,9 +193,20 @@ class Witness:
                 ("more is charged than the quota", charged[name]),
                 ("more is said to be charged than the quota", said),
             ):
-                over = {r: (usage[r], quota[r]) for r in CHECKED if usage[r] > quota[r]}
+                # Quota that follows nodes may sink below what is used: then nothing may be added.
+                before = self._used.get((rule, name), Counter()) if follows else Counter()
+                self._used[rule, name] = usage
+                over = {r: (usage[r], quota[r]) for r in CHECKED if usage[r] > max(quota[r], before[r])}
                 if over:
                     yield rule, f"ClusterQueue {name}", _told(over, "of the quota of")
+
+    def _derived_quota(self, name: str, queue: Json) -> Amounts:
+        """Quota that follows nodes: the highest of the last moments, because the gate hears of nodes late."""
+        now = _quota_of(written_out(queue, self.of, amount))
+        since = self._now - NODES_HEARD_OF
+        seen = self._derived[name] = [(at, q) for at, q in self._derived.get(name, []) if at >= since]
+        seen.append((self._now, now))
+        return Counter({r: max(q[r] for _, q in seen) for r in CHECKED})
 
     def _gangs(self, live: list[Json]) -> Iterator[tuple[str, str, str]]:
         members: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -257,6 +276,11 @@ class Witness:
 
 def _told(over: Mapping[str, tuple[int, int]], words: str) -> str:
     return ", ".join(f"{r}: {n} {words} {limit}" for r, (n, limit) in sorted(over.items()))
+
+
+def _follows_nodes(queue: Json) -> bool:
+    groups = queue["spec"].get("resourceGroups") or []
+    return any("fromNodes" in flavor for group in groups for flavor in group["flavors"])
 
 
 def _quota_of(queue: Json) -> Amounts:

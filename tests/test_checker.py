@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from e2e.checker import Json, amount, asked, check, differences, quantity
+from e2e.checker import check, differences
+from e2e.reading import Json, amount, asked, quantity
 
 GPU = "nvidia.com/gpu"
 TEMPLATE: Json = {"spec": {"containers": [{"name": "main", "resources": {"limits": {GPU: "1"}}}]}}
@@ -428,3 +429,46 @@ async def test_what_stays_wrong_fails_in_its_own_words() -> None:
 
     with pytest.raises(AssertionError, match=r"^NodePool pool says that it has 2 nodes: 1$"):
         await check(Wrong())
+
+
+def others_end_for(objects: dict[str, list[Json]], name: str, count: int) -> None:
+    """Some are evicted for a gang of so many, which has no place yet: what is free may be kept for it."""
+    plan = {"state": "Evicting", "candidates": [], "victims": []}
+    objects["Workload"].append(workload(name, count, "QuotaReserved", preemption=plan))
+
+
+def test_places_kept_for_a_gang_for_which_others_end_may_be_told_as_taken() -> None:
+    objects = a_cluster()
+    objects["Node"].append(node("new", 4))
+    others_end_for(objects, "urgent", 3)
+    kept_or_not = {}
+    for free in range(6):
+        told = blocker("InsufficientNodes", requested=6, available=free, needed=6 - free, nodes=3)
+        put("PodGroup", "waits", shortfall=[{"podSet": "main", "count": 6 - free}], **told)(objects)
+        kept_or_not[free] = [d for d in differences(objects) if "team/waits" in d]
+
+    insufficient = "PodGroup team/waits: InsufficientNodes of nvidia.com/gpu"
+    assert kept_or_not == {
+        0: [f"{insufficient} says available 0: 1 to 4"],
+        1: [],
+        2: [],
+        3: [],
+        4: [],
+        5: [
+            "PodGroup team/waits says that places for 1 members lack: 2 to 6",
+            f"{insufficient} says needed 1: 2 to 6",
+            f"{insufficient} says available 5: 1 to 4",
+        ],
+    }
+
+
+def test_a_gang_may_wait_beside_room_only_if_that_is_kept_for_another() -> None:
+    objects = a_cluster()
+    objects["Node"].append(node("new", 6))
+    told = blocker("InsufficientNodes", requested=6, available=4, needed=2, nodes=3)
+    put("PodGroup", "waits", shortfall=[{"podSet": "main", "count": 2}], **told)(objects)
+    room = "PodGroup team/waits waits although there is room for all 6 members"
+    alone = room in differences(objects)
+    others_end_for(objects, "urgent", 2)
+
+    assert (alone, [d for d in differences(objects) if "team/waits" in d]) == (True, [])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from contracts.kinds import ClusterQueue, NodePool, ResourceFlavor
 from contracts.mirrors import Node
 from contracts.names import GPU
-from e2e.checker import Json, amount
 from e2e.following import written_out
+from e2e.reading import Json, amount
 from layers.queue.from_nodes import supplies
 from layers.queue.quota_objects import nominal_quotas
 

@@ -160,6 +160,44 @@ def test_what_runs_and_what_is_charged_is_held_against_the_quota() -> None:
     ]
 
 
+def following_queue() -> list[tuple[str, Json]]:
+    """The queue's quota is what its flavor's nodes have."""
+    (kind, body), local = queues(0)
+    (flavor,) = body["spec"]["resourceGroups"][0]["flavors"]
+    flavor |= {"fromNodes": {"percent": 100}, "resources": [{"name": "cpu"}, {"name": GPU}]}
+    body["status"] = {}
+    return [(kind, body), local, ("ResourceFlavor", {"metadata": {"name": "any"}, "spec": {"nodeLabels": {}}})]
+
+
+def ready(body: Json, so: bool = True) -> tuple[str, Json]:
+    return "Node", {**body, "status": {**body["status"], "conditions": [condition("Ready", so)]}}
+
+
+def test_quota_that_follows_nodes_is_reckoned_from_the_nodes() -> None:
+    told = Told().at(1, ready(node("rack", 1)), *following_queue(), ("Workload", workload("train", 2, "QuotaCharged")))
+
+    assert told.rules == [(1, "more is charged than the quota", "ClusterQueue red")]
+    assert told.said[0].sentence == f"{GPU}: 2 of the quota of 1"
+
+
+def test_quota_that_sinks_below_what_is_charged_lets_nothing_be_added() -> None:
+    rack, small = node("rack", 2), ("Workload", workload("small", 1, "QuotaCharged"))
+    told = Told().at(1, ready(rack), *following_queue(), ("Workload", workload("train", 2, "QuotaCharged")))
+    told.at(2, ready(rack, False)).at(20)
+    assert told.said == []
+
+    told.at(21, small)
+    assert told.rules == [(21, "more is charged than the quota", "ClusterQueue red")]
+
+
+def test_what_is_charged_in_the_moment_in_which_a_node_goes_is_no_mistake() -> None:
+    rack = node("rack", 2)
+    told = Told().at(1, ready(rack), *following_queue())
+    told.at(2, ready(rack, False)).at(3, ("Workload", workload("train", 2, "QuotaCharged"))).at(20)
+
+    assert told.said == []
+
+
 def test_pods_of_a_node_that_is_gone_are_on_no_node() -> None:
     told = Told().at(1, *whole_gang())
     told.witness.struck_nodes.add("rack")

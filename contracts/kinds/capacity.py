@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from contracts.base import Column, Contract, Kind, Name, Raw
-from contracts.conditions import Condition, is_true
+from contracts.conditions import Condition, all_true, is_true
 from contracts.history import History
 from contracts.kinds.pod_group import PodClass
 from contracts.quantities import Quantity
@@ -125,6 +125,7 @@ class CapacityRequest(Kind):
     def state(self) -> CapacityState:
         """Where the purchase stands; it says something of a Workload only when the reservations are equal."""
         given = self.status.conditions
+        true = all_true(given)
         for condition, state in (
             (RELEASED, CapacityState.RELEASED),
             (FAILED, CapacityState.FAILED),
@@ -133,7 +134,7 @@ class CapacityRequest(Kind):
             (LAUNCHING, CapacityState.LAUNCHING),
             (PLANNED, CapacityState.PLANNED),
         ):
-            if is_true(given, condition):
+            if condition in true:
                 return state
         return CapacityState.REFUSED if any(c.type == PLANNED for c in given) else CapacityState.NONE
 

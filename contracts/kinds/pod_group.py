@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from contracts.base import Column, Contract, Kind, Label, Name, Raw
-from contracts.conditions import Condition, is_true
+from contracts.conditions import Condition, all_true, is_true
 from contracts.history import History
 from contracts.quantities import Quantity
 from contracts.verdicts import Verdict
@@ -122,13 +122,14 @@ class PodGroup(Kind):
     def state(self) -> PodGroupState:
         """Where the gang stands; it says something of a Workload only when the reservations are equal."""
         given = self.status.conditions
+        true = all_true(given)
         for condition, state in (
             (ROLLED_BACK, PodGroupState.ROLLED_BACK),
             (BOUND, PodGroupState.BOUND),
             (PLACED, PodGroupState.PLACED),
             (HELD, PodGroupState.HELD),
         ):
-            if is_true(given, condition):
+            if condition in true:
                 return state
         placed = next((c for c in given if c.type == PLACED), None)
         if placed is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
 from contracts.base import Column, Contract, Kind, Labels, Name, Raw
+from contracts.cel import rules, zero_or_more
 from contracts.conditions import Condition
 from contracts.durations import Duration
+from contracts.kinds.past_use import AdmissionFairSharingStatus, AdmissionScope, LocalQueueFairSharing
 from contracts.quantities import Quantity
 
 _BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
@@ -48,16 +50,6 @@ class ResourceFlavor(Kind):
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
 
 
-def _rules(*rules: tuple[str, str]) -> dict[str, Any]:
-    """CEL rules, each with what it says when it does not hold."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
-
-
-def _zero_or_more(field: str) -> dict[str, Any]:
-    rule = "type(self) == int ? self >= 0 : isQuantity(self) && quantity(self).compareTo(quantity('0')) >= 0"
-    return _rules((rule, f"{field} must be a quantity of zero or more, such as 8 or 64Gi"))
-
-
 _NO_LIMITS = (
     "self.resourceGroups.all(g, g.flavors.all(f, f.resources.all(q, !has(q.borrowingLimit) && !has(q.lendingLimit))))"
 )
@@ -66,7 +58,7 @@ _LENDS_WHAT_IT_HAS = (
     "!has(q.lendingLimit) || !has(q.nominalQuota) || "
     "quantity(string(q.lendingLimit)).compareTo(quantity(string(q.nominalQuota))) <= 0)))"
 )
-_COVERED_ONCE = _rules(
+_COVERED_ONCE = rules(
     (
         "self.all(g, g.coveredResources.all(r, self.filter(h, r in h.coveredResources).size() == 1))",
         "a resource may be covered by one resource group only: take it out of the others",
@@ -81,17 +73,17 @@ class ResourceQuota(Contract):
     nominal_quota: Quantity | None = Field(
         default=None,
         description="Absent: what the nodes of the flavor have, where the flavor says fromNodes.",
-        json_schema_extra=_zero_or_more("nominalQuota"),
+        json_schema_extra=zero_or_more("nominalQuota"),
     )
     borrowing_limit: Quantity | None = Field(
         default=None,
         description="How much more than the nominal quota may be used, of what others do not use; absent: all of it.",
-        json_schema_extra=_zero_or_more("borrowingLimit"),
+        json_schema_extra=zero_or_more("borrowingLimit"),
     )
     lending_limit: Quantity | None = Field(
         default=None,
         description="How much of it others may use; absent: all of it. The rest is always kept free.",
-        json_schema_extra=_zero_or_more("lendingLimit"),
+        json_schema_extra=zero_or_more("lendingLimit"),
     )
 
 
@@ -125,7 +117,7 @@ class FlavorQuotas(Contract):
     resources: Annotated[tuple[ResourceQuota, ...], Field(min_length=1, max_length=16, json_schema_extra=_BY_NAME)]
 
     model_config = ConfigDict(
-        json_schema_extra=_rules(
+        json_schema_extra=rules(
             (
                 "has(self.fromNodes) ? self.resources.all(r, !has(r.nominalQuota)) "
                 ": self.resources.all(r, has(r.nominalQuota))",
@@ -190,41 +182,25 @@ class WhenCanBorrow(StrEnum):
 
 
 class WhenCanPreempt(StrEnum):
-    """TryNextFlavor: look for a flavor in which the gang fits before others would be evicted for it."""
+    """Preempt: take a flavor in which others may be evicted for the gang. TryNextFlavor: first look for one without."""
 
     PREEMPT = "Preempt"
     TRY_NEXT_FLAVOR = "TryNextFlavor"
 
 
 class FlavorPreference(StrEnum):
-    """Which is the lesser evil when both would help."""
+    """What is done rather, of the flavors that were looked at: borrow, or have others evicted."""
 
     BORROWING_OVER_PREEMPTION = "BorrowingOverPreemption"
     PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
 
 
 class FlavorFungibility(Contract):
-    """When the next flavor is tried although one would do."""
+    """When the next flavor is looked at although one would do, and which of them is taken."""
 
     when_can_borrow: WhenCanBorrow = WhenCanBorrow.BORROW
-    when_can_preempt: WhenCanPreempt = Field(
-        default=WhenCanPreempt.TRY_NEXT_FLAVOR,
-        json_schema_extra=_rules(
-            (
-                "self == 'TryNextFlavor'",
-                "another flavor is tried before anybody is evicted: leave whenCanPreempt out, or write TryNextFlavor",
-            )
-        ),
-    )
-    preference: FlavorPreference = Field(
-        default=FlavorPreference.BORROWING_OVER_PREEMPTION,
-        json_schema_extra=_rules(
-            (
-                "self == 'BorrowingOverPreemption'",
-                "quota is borrowed before anybody is evicted: leave preference out, or write BorrowingOverPreemption",
-            )
-        ),
-    )
+    when_can_preempt: WhenCanPreempt = WhenCanPreempt.TRY_NEXT_FLAVOR
+    preference: FlavorPreference = FlavorPreference.BORROWING_OVER_PREEMPTION
 
 
 class PreemptionPolicy(StrEnum):
@@ -245,7 +221,7 @@ class BorrowWithinCohort(Contract):
     )
 
     model_config = ConfigDict(
-        json_schema_extra=_rules(
+        json_schema_extra=rules(
             (
                 "!has(self.maxPriorityThreshold) || (has(self.policy) && self.policy != 'Never')",
                 "maxPriorityThreshold bounds who is evicted, and policy Never evicts nobody: leave it out",
@@ -277,7 +253,7 @@ class FairSharing(Contract):
     weight: Quantity = Field(
         default="1",
         description="What is borrowed is divided by it; 0: who borrows at all gives way to everybody else.",
-        json_schema_extra=_zero_or_more("weight"),
+        json_schema_extra=zero_or_more("weight"),
     )
 
 
@@ -297,6 +273,9 @@ class ClusterQueueSpec(Contract):
     flavor_fungibility: FlavorFungibility = FlavorFungibility()
     preemption: Preemption = Preemption()
     fair_sharing: FairSharing | None = None
+    admission_scope: AdmissionScope | None = Field(
+        default=None, description="How its LocalQueues share it over time; absent: by priority and age alone."
+    )
     stop_policy: StopPolicy = StopPolicy.NONE
     queueing_strategy: QueueingStrategy = QueueingStrategy.BOUNDED_OVERTAKING
     max_overtakes: Annotated[int, Field(ge=0, le=1000)] = Field(
@@ -312,7 +291,7 @@ class ClusterQueueSpec(Contract):
     )
 
     model_config = ConfigDict(
-        json_schema_extra=_rules(
+        json_schema_extra=rules(
             (
                 f"has(self.cohortName) || !has(self.resourceGroups) || {_NO_LIMITS}",
                 "borrowingLimit and lendingLimit act between the queues of a cohort: set cohortName, or leave them out",
@@ -370,6 +349,24 @@ class QueueStatus(Contract):
     )
 
 
+class ConsumedShare(WeighedShare):
+    """What a LocalQueue has used, by its weight: who has less goes first."""
+
+    weighted_share: int = Field(
+        description="1000 / weight x the largest, over all resources, of the resource's weight x what is consumed by "
+        "what the ClusterQueue could have; rounded up. 2^63 - 1: a weight of 0, and something used."
+    )
+    admission_fair_sharing_status: AdmissionFairSharingStatus
+
+
+class LocalQueueStatus(QueueStatus):
+    """The same of one tenant's part of the queue, and what it has used where its ClusterQueue goes by that."""
+
+    fair_sharing: ConsumedShare | None = Field(
+        default=None, description="Where the ClusterQueue has admissionMode UsageBasedAdmissionFairSharing."
+    )
+
+
 _COUNTS = (
     Column("Pending", "integer", ".status.pendingWorkloads"),
     Column("Reserving", "integer", ".status.reservingWorkloads"),
@@ -406,7 +403,7 @@ class CohortSpec(Contract):
     fair_sharing: FairSharing | None = None
 
     model_config = ConfigDict(
-        json_schema_extra=_rules(
+        json_schema_extra=rules(
             (
                 f"has(self.parentName) || !has(self.resourceGroups) || {_NO_LIMITS}",
                 "borrowingLimit and lendingLimit act between a cohort and the one above it: set parentName, or leave "
@@ -464,7 +461,7 @@ class Cohort(Kind):
     status: CohortStatus = CohortStatus()
 
     model_config = ConfigDict(
-        json_schema_extra=_rules(
+        json_schema_extra=rules(
             (
                 "!has(self.spec) || !has(self.spec.parentName) || self.spec.parentName != self.metadata.name",
                 "a cohort cannot be its own parent: name another one in parentName, or leave it out",
@@ -487,6 +484,9 @@ class LocalQueueSpec(Contract):
         }
     )
     stop_policy: StopPolicy = StopPolicy.NONE
+    fair_sharing: LocalQueueFairSharing | None = Field(
+        default=None, description="How much it counts beside the others, where its ClusterQueue goes by past use."
+    )
 
 
 class LocalQueue(Kind):
@@ -498,7 +498,7 @@ class LocalQueue(Kind):
 
     kind: Literal["LocalQueue"] = "LocalQueue"
     spec: LocalQueueSpec
-    status: QueueStatus = QueueStatus()
+    status: LocalQueueStatus = LocalQueueStatus()
 
 
 class WorkloadPriorityClass(Kind):

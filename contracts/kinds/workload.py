@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from contracts.base import Column, Contract, Kind, Labels, Name, Raw
-from contracts.conditions import Condition
+from contracts.conditions import Condition, all_true
 from contracts.history import History
 from contracts.quantities import Quantity, format_quantity, parse
 from contracts.verdicts import Verdict
@@ -140,6 +140,13 @@ class FailedFlavor(Contract):
     until: datetime
 
 
+class NodeBound(Contract):
+    """An elastic gang asks for no more members than had places when nodes lacked for more: until a moment."""
+
+    counts: dict[str, int] = Field(description="Members by pod set.")
+    until: datetime
+
+
 class PreemptionState(StrEnum):
     """Planned: the gang gate is asked whom to evict. Evicting: ``victims`` end. Refused: no placement even if all did.
     Expired: the deadline passed. The last two keep the gang from planning again before ``until``."""
@@ -202,6 +209,7 @@ class WorkloadStatus(Contract):
     failed_flavors: Annotated[tuple[FailedFlavor, ...], Field(max_length=MOST_FAILED_FLAVORS)] = Field(
         default=(), description="Flavors that are tried after the others for now; the one that failed last stands last."
     )
+    node_bound: NodeBound | None = None
     preemption: PreemptionPlan | None = None
     preempted: int = Field(default=0, description="How often it was evicted for others.")
     preempted_by: Annotated[tuple[str, ...], Field(max_length=MOST_REMEMBERED)] = Field(
@@ -241,7 +249,7 @@ class Workload(Kind):
 
         ENDING holds from the eviction, finish or deletion of an attempt until its successor is PENDING.
         """
-        true = {c.type for c in self.status.conditions if c.status == "True"}  # asked for far more often than written
+        true = all_true(self.status.conditions)
         if self.metadata.deletion_timestamp or EVICTED in true or FINISHED in true:
             return WorkloadState.ENDING
         if ADMITTED in true:
@@ -278,3 +286,20 @@ class Workload(Kind):
                 a.with_count(a.count - over.get(a.name, 0)) for a in admission.pod_set_assignments
             )
         )
+
+
+_WORDS = frozenset({"verdict", "history"})
+
+
+def only_words_differ(old: Workload, new: Workload) -> bool:
+    """Whether ``new`` tells people something else than ``old``, at most, and the other gates nothing."""
+    before, after = old.metadata, new.metadata
+    return (
+        (before.uid, before.deletion_timestamp) == (after.uid, after.deletion_timestamp)
+        and old.spec == new.spec
+        and all(
+            getattr(old.status, name) == getattr(new.status, name)
+            for name in type(new.status).model_fields
+            if name not in _WORDS
+        )
+    )

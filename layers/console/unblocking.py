@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contracts.kinds.queues import PoolsCounted
 from contracts.names import MAX_RUN_TIME_ANNOTATION
 from contracts.quantities import describe
 from contracts.reasons import Deactivation, Reason
@@ -20,6 +21,8 @@ def remedy(b: Blocker) -> str | None:
         return describe(n or 0, resource)
 
     named = ", ".join(b.objects) or "what it names"
+    if b.from_nodes is not None and b.reason in _OF_QUOTA:
+        return _of_derived_quota(b)
     match b.reason:
         case Reason.QUOTA_EXCEEDED if b.limit is not None and b.available == b.limit:  # nothing of it is in use
             most = f"ask for at most {amount(b.limit)} {resource} of flavor {b.flavor}" if b.limit else ""
@@ -110,3 +113,24 @@ def remedy(b: Blocker) -> str | None:
             return f"mend the Job: {b.detail or named}"
         case _:
             return None
+
+
+_OF_QUOTA = (Reason.QUOTA_EXCEEDED, Reason.COHORT_EXHAUSTED, Reason.EXCEEDS_MAX_QUOTA)
+
+
+def _of_derived_quota(b: Blocker) -> str:
+    """The remedy where no number can be raised, for the quota is what nodes have."""
+    resource = b.resource or "nodes"
+    lacking = describe(-(-(b.needed or 0) * 100 // (b.percent or 100)), resource)
+    ways = []
+    if b.reason is Reason.EXCEEDS_MAX_QUOTA or (b.reason is Reason.QUOTA_EXCEEDED and b.available == b.limit):
+        ways += [f"ask for at most {describe(b.limit, resource)} {resource} of flavor {b.flavor}"] if b.limit else []
+    else:
+        whose = f"cohort {b.cohort}" if b.cohort else f"queue {b.queue}"
+        ways.append(f"wait until {describe(b.needed or 0, resource)} {resource} of {whose} are given back")
+    ways.append(f"add ready nodes of flavor {b.flavor} that have {lacking} {resource} more")
+    if b.from_nodes == PoolsCounted.LIMITS:
+        ways.append(f"raise limits.{resource} of its node pools by as much")
+    else:
+        ways.append(f"let its node pools count (fromNodes.pools: {PoolsCounted.LIMITS.value})")
+    return ", or ".join(ways)

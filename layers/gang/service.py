@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from prometheus_client import Gauge
 from contracts.kinds.capacity import CapacityRequest, NodeClaim
 from contracts.kinds.pod_group import PodGroup, PodGroupState
 from contracts.kinds.queues import ClusterQueue
-from contracts.kinds.workload import Workload
+from contracts.kinds.workload import Workload, only_words_differ
 from contracts.matching import tolerates
 from contracts.mirrors import Node, Pod
 from layers.gang.decide import decide
@@ -42,6 +42,8 @@ from layers.gang.snapshot import (
     demand_of,
     node_row,
     pod_row,
+    promise_of,
+    purchase_of,
     with_claims,
 )
 from layers.gang.spans import spans_of_write, spans_to_tell_again
@@ -132,8 +134,8 @@ class GangGate:
                 watcher(POD_GROUPS, self.groups, self._on_group),
                 watcher(WORKLOADS, self.workloads, self._on_workload),
                 watcher(CLUSTER_QUEUES, self.queues, self._on_queue),
-                watcher(CAPACITY_REQUESTS, self.requests, self._on_change),
-                watcher(NODE_CLAIMS, self.claims, self._on_change),
+                watcher(CAPACITY_REQUESTS, self.requests, self._on_request),
+                watcher(NODE_CLAIMS, self.claims, self._on_claim),
                 watcher(NODES, self.nodes, self._on_node),
                 watcher(PODS, self.pods, self._on_pod),
             ),
@@ -157,8 +159,13 @@ class GangGate:
 
     # ---- what the caches say ----------------------------------------------------------------------------------------
 
-    def _on_change(self, key: str, old: object | None, new: object | None) -> None:
-        self._passes.add_after(PASS, TOGETHER)
+    def _on_request(self, key: str, old: CapacityRequest | None, new: CapacityRequest | None) -> None:
+        if old is None or new is None or purchase_of(old) != purchase_of(new):
+            self._passes.add_after(PASS, TOGETHER)
+
+    def _on_claim(self, key: str, old: NodeClaim | None, new: NodeClaim | None) -> None:
+        if old is None or new is None or promise_of(old) != promise_of(new):
+            self._passes.add_after(PASS, TOGETHER)
 
     def _on_group(self, key: str, old: PodGroup | None, new: PodGroup | None) -> None:
         self._passes.add_after(PASS, TOGETHER)
@@ -168,7 +175,8 @@ class GangGate:
                 self._runtime.spans.emit(span)
 
     def _on_workload(self, key: str, old: Workload | None, new: Workload | None) -> None:
-        self._passes.add_after(PASS, TOGETHER)
+        if old is None or new is None or not only_words_differ(old, new):
+            self._passes.add_after(PASS, TOGETHER)
         if new is None or old is None or new.status.attempt != old.status.attempt:
             self._forget(key)
             self._take_back(key)
@@ -230,7 +238,7 @@ class GangGate:
         nodes = with_claims(self._node_rows.values(), {c.key: c for c in self.claims.values()})
         # Binds that are under way count as done: nobody else is given their slots.
         under_way = {pod.uid: node for plan in self._plans.values() for pod, node in plan.pods}
-        rows = (_bound(row, under_way) for row in self._pod_rows.values())
+        rows = _bound(self._pod_rows.values(), under_way)
         pods = tuple(row for row in rows if row.node and not row.over)
         covered = {
             q.metadata.name: frozenset(r for group in q.spec.resource_groups for r in group.covered_resources)
@@ -257,7 +265,7 @@ class GangGate:
             workload,
             self._demands.get(key) or demand_of(workload),
             self.groups.get(key),
-            (*(_bound(row, under_way) for row in self._pods_of_job.get(job, {}).values()), *gone),
+            (*_bound(self._pods_of_job.get(job, {}).values(), under_way), *gone),
             capacity,
             planned_nodes,
             busy=key in self._plans or (aside is not None and aside > now),
@@ -469,10 +477,11 @@ class GangGate:
         self._refusals.pop(key, None)
 
 
-def _bound(pod: PodRow, under_way: Mapping[str, str]) -> PodRow:
-    """The pod on the node that a bind is taking it to."""
-    node = under_way.get(pod.uid)
-    return pod.on(node) if node and not pod.node else pod
+def _bound(pods: Iterable[PodRow], under_way: Mapping[str, str]) -> Iterable[PodRow]:
+    """The pods, each on the node that a bind is taking it to."""
+    if not under_way:  # as nearly always
+        return pods
+    return (pod.on(under_way[pod.uid]) if pod.uid in under_way and not pod.node else pod for pod in pods)
 
 
 def _is_about_the_object(error: ApiError) -> bool:

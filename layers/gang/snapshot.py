@@ -230,11 +230,16 @@ def with_claims(rows: Iterable[NodeRow], claims: Mapping[str, NodeClaim]) -> tup
     for row in rows:
         if row.claim is not None:
             claim = claims.get(row.claim)
-            held_for = claim.spec.owner.pod_group_uid if claim and claim.held else None
-            ready = row.ready and claim is not None and claim.initialized
+            held_for, initialized = promise_of(claim) if claim is not None else (None, False)
+            ready = row.ready and initialized
             row = replace(row, ready=ready, held_for=row.held_for or held_for)
         found.append(row)
     return tuple(found)
+
+
+def promise_of(claim: NodeClaim) -> tuple[str | None, bool]:
+    """All that counts of a claim: the uid of the PodGroup that its node is promised to, and whether it is ready."""
+    return claim.spec.owner.pod_group_uid if claim.held else None, claim.initialized
 
 
 def pod_row(pod: Pod) -> PodRow:
@@ -350,4 +355,9 @@ def capacity_of(request: CapacityRequest | None, workload: Workload) -> tuple[Ca
     """The state of the purchase and its number of nodes, as far as it answers the present reservation."""
     if request is None or request.status.reservation != workload.status.reservation:
         return CapacityState.NONE, 0
-    return request.state, len(request.status.plan)
+    return purchase_of(request)[1:]
+
+
+def purchase_of(request: CapacityRequest) -> tuple[int, CapacityState, int]:
+    """All that counts of a purchase: the reservation that it is for, its state, and its number of nodes."""
+    return request.status.reservation, request.state, len(request.status.plan)

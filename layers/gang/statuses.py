@@ -22,7 +22,15 @@ from contracts.kinds.pod_group import (
     PodGroupStatus,
     PreemptionAnswer,
 )
-from contracts.kinds.workload import ADMITTED, EVICTED, QUOTA_RESERVED, Workload, WorkloadState
+from contracts.kinds.workload import (
+    ADMITTED,
+    EVICTED,
+    QUOTA_RESERVED,
+    PreemptionPlan,
+    PreemptionState,
+    Workload,
+    WorkloadState,
+)
 from contracts.reasons import Layer, Passed, Reason
 from contracts.traces import trace_id
 from contracts.verdicts import MAX_BLOCKERS, Blocker, Verdict, ordered, passed, rejection
@@ -30,6 +38,7 @@ from layers.gang.members import Shares, hold_of, shares_of
 
 PLACE = "place"
 WAIT_CAPACITY = "wait_capacity"
+WAIT_VICTIMS = "wait_victims"
 BIND = "bind"
 
 
@@ -101,6 +110,8 @@ def stands(
     if any(c.observed_generation != group.metadata.generation for c in status.conditions):
         return False
     open_ = {PodGroupState.UNPLACED: PLACE, PodGroupState.HELD: WAIT_CAPACITY}.get(state)
+    if state in (PodGroupState.OFF, PodGroupState.UNPLACED) and evicting_for(workload) is not None:
+        open_ = WAIT_VICTIMS
     current = status.history.current
     if (current.state, current.attempt) != (open_, attempt) if current else open_ is not None:
         return False
@@ -141,9 +152,15 @@ class Writer:
         ending = self._workload.state is WorkloadState.ENDING
         evicted = find(self._workload.status.conditions, EVICTED)
         error = bool(ending and evicted and evicted.status == "True")
-        history = self._group.status.history.moved(
-            None, now=self._now, attempt=self._attempt, result="evicted" if error else "released", error=error
-        )
+        result = "evicted" if error else "released"
+        history, plan = self._group.status.history, self._workload.status.preemption
+        if not error and history.current and history.current.state == WAIT_VICTIMS:
+            error = plan is not None and plan.state is PreemptionState.EXPIRED
+            result = "expired" if error else result
+        if evicting_for(self._workload) is not None:
+            history = self._waits_for_victims()
+        else:
+            history = history.moved(None, now=self._now, attempt=self._attempt, result=result, error=error)
         verdict = self._verdict(answer, None) if answer.blockers else None
         placed = (False, NOT_RESERVED, "quota is not reserved")
         return self._status(answer, verdict, history, placed=placed)
@@ -151,7 +168,8 @@ class Writer:
     def unplaced(self, answer: Answer) -> PodGroupStatus:
         """Nothing is held; the verdict and the shortfall say what lacks."""
         verdict = self._verdict(answer, None)
-        history = self._entered(PLACE, verdict)
+        evicting = evicting_for(self._workload) is not None
+        history = self._waits_for_victims() if evicting else self._entered(PLACE, verdict)
         return self._status(answer, verdict, history, placed=(False, verdict.reason, verdict.message))
 
     def held(self, answer: Answer) -> PodGroupStatus:
@@ -249,6 +267,14 @@ class Writer:
             history = history.but(current=OpenState(state=state, start=start, attempt=self._attempt))
         return history.noted(verdict.reason, verdict.message, now=self._now) if verdict else history
 
+    def _waits_for_victims(self) -> History:
+        """In the state of waiting for those that are evicted for it, since this gate knows of them."""
+        history, plan = self._group.status.history, evicting_for(self._workload)
+        assert plan is not None  # asked before
+        history = history.moved(WAIT_VICTIMS, now=self._now, attempt=self._attempt)
+        said = "one gang ends for this one" if len(plan.victims) == 1 else f"{len(plan.victims)} gangs end for this one"
+        return history.noted(Reason.WAITING_FOR_VICTIMS, said, now=self._now)
+
     def _binding(self) -> History:
         """In the state of being bound, since the admission."""
         history = self._group.status.history.moved(None, now=self._now, attempt=self._attempt, result=BIND)
@@ -273,6 +299,14 @@ def without_workload(group: PodGroup, now: datetime) -> PodGroupStatus:
     return before.but(
         conditions=conditions, hold=(), shortfall=(), bound=0, preemption=None, verdict=None, history=history
     )
+
+
+def evicting_for(workload: Workload) -> PreemptionPlan | None:
+    """The plan by which others are being evicted for the gang, which waits for their end; None: there is none."""
+    plan = workload.status.preemption
+    if plan is None or plan.state is not PreemptionState.EVICTING or workload.state is WorkloadState.ENDING:
+        return None
+    return plan
 
 
 def refused_since(group: PodGroup, attempt: int) -> datetime | None:

@@ -20,7 +20,7 @@ from prometheus_client import Gauge
 from contracts.kinds.capacity import CapacityRequest, NodeClaim
 from contracts.kinds.pod_group import PodGroup
 from contracts.kinds.pools import KwokNodeClass, NodePool
-from contracts.kinds.workload import Workload
+from contracts.kinds.workload import Workload, only_words_differ
 from contracts.mirrors import DaemonSet, Node, Pod
 from contracts.names import CAPACITY_REQUEST_FINALIZER, NODE_CLAIM_FINALIZER, NODE_CLAIM_LABEL, REMOVING_ANNOTATION
 from contracts.quantities import ResourceAmounts
@@ -148,6 +148,10 @@ class ProvisioningGate:
             self._lives.add(key)
             changed(key, old, new)
 
+        def workload_changed(key: str, old: Workload | None, new: Workload | None) -> None:
+            if old is None or new is None or not only_words_differ(old, new):
+                changed(key, old, new)
+
         def request_changed(key: str, old: CapacityRequest | None, new: CapacityRequest | None) -> None:
             workload = self._workload_of(new) if new is not None else None
             if self._leading and new is not None and workload is not None:
@@ -183,7 +187,7 @@ class ProvisioningGate:
 
         return Gate(
             watchers=[
-                Watcher(self._api, WORKLOADS, self.workloads, changed, times=times),
+                Watcher(self._api, WORKLOADS, self.workloads, workload_changed, times=times),
                 Watcher(self._api, POD_GROUPS, self.pod_groups, changed, times=times),
                 Watcher(self._api, REQUESTS, self.requests, request_changed, times=times),
                 Watcher(self._api, CLAIMS, self.claims, claim_changed, times=times),

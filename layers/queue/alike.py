@@ -17,6 +17,7 @@ from contracts.kinds.workload import WorkloadState
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker
 from layers.queue.demands import Demand
+from layers.queue.fungibility import prefers_preemption
 from layers.queue.obstacles import queues_of
 from layers.queue.order import Turn, has_line
 from layers.queue.promises import has_come_second
@@ -57,6 +58,8 @@ def shape_of(workload: Workload, world: Snapshot, now: datetime, *, rests: bool 
     _, queue = queues_of(workload, world)
     job = world.job_of(workload)
     if queue is None or job is None or verdict is None or has_line(queue.spec):
+        return None
+    if prefers_preemption(queue.spec.flavor_fungibility) or status.node_bound is not None:
         return None
     if workload.state is not WorkloadState.PENDING or status.preemption is not None or status.failed_flavors:
         return None

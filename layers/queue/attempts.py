@@ -145,6 +145,7 @@ def retried(
             reservation=before.reservation + 1,
             admission=None,
             preemption=None,
+            node_bound=None,
             reclaimable={},
             requeues=requeues,
             retry_at=now + timedelta(seconds=pause),

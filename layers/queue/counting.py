@@ -12,6 +12,7 @@ from contracts.kinds import ClusterQueue, Cohort, LocalQueue, Workload
 from contracts.kinds.queues import (
     CohortStatus,
     FlavorUsage,
+    LocalQueueStatus,
     PoolsCounted,
     QueueStatus,
     ResourceGroup,
@@ -27,6 +28,7 @@ from layers.queue.drift import Cause, Drift
 from layers.queue.fair_share import Share
 from layers.queue.from_nodes import Supply
 from layers.queue.obstacles import queues_of
+from layers.queue.past_use import INFINITE, Potentials, memory_of, sampled
 from layers.queue.quota_objects import nominal_quotas, usage_of
 from layers.queue.quota_tree import QuotaTree
 from layers.queue.snapshot import Snapshot
@@ -36,8 +38,6 @@ ACTIVE = "Active"
 OVER_QUOTA = "OverQuota"
 QUOTA_DRIFT = "QuotaDrift"
 QUOTA_FROM_NODES = "QuotaFromNodes"
-INFINITE = 2**63 - 1
-"""How a share is told that is larger than any number."""
 MOST_NAMES = 8
 """Of a cycle, so many names are said."""
 MOST_DRIFTS = 4
@@ -209,11 +209,16 @@ def local_queue_statuses(
 ) -> list[tuple[LocalQueue, LocalQueue]]:
     """The same of every LocalQueue."""
     counts = counts or Counts(world)
-    changed = []
+    changed, potentials = [], Potentials(world.quota)
     for key in sorted(world.local_queues):
         old = world.local_queues[key]
         activity = _local_queue_activity(old, world)
-        status = _status(old.status, counts.locals[key], {}, {}, *activity, now, old.metadata.generation)
+        counted = _status(old.status, counts.locals[key], {}, {}, *activity, now, old.metadata.generation)
+        queue = world.cluster_queues.get(old.spec.cluster_queue)
+        memory, share = memory_of(queue), None
+        if queue is not None and memory is not None:
+            share = sampled(old, counted.flavors_usage, memory, potentials.of(queue), now)
+        status = LocalQueueStatus(**{**dict(counted), "fair_sharing": share})
         if status != old.status:
             changed.append((old.but(status=status), old))
     return changed

@@ -94,10 +94,11 @@ class Pass(HeldBack):
         return self._woken
 
     def in_turn(self, workloads: Iterable[Workload]) -> list[Workload]:
-        """Them in the order of service; those that may be charged now change places where shares are weighed."""
-        found = in_turn(workloads)
+        """Them in the order of service; those that may be charged now change places where shares or past use are
+        weighed."""
+        found = self.usage.in_usage_turn(in_turn(workloads))
         ready = {w.key: w for w in found if w.state is WorkloadState.RESERVED and cause_of(w, *behind(w, self.world))}
-        fairly = iter(self.preempting.in_fair_turn(ready.values()) if ready else ())
+        fairly = iter(self.preempting.in_fair_turn(self.usage.in_usage_turn(ready.values())) if ready else ())
         return [next(fairly) if w.key in ready else w for w in found]
 
     def _undecidable(self, workload: Workload) -> None:

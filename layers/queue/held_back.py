@@ -27,6 +27,7 @@ from layers.queue.obstacles import deactivation_of, queues_of, readable_demands,
 from layers.queue.preempting import without_plan
 from layers.queue.promises import COMES_SECOND, unanswered_until
 from layers.queue.quota import Assigned, assign, lacks, stands, taken_by
+from layers.queue.shrinking import fewer, shrunk, unbound
 from layers.queue.sizes import Sizes, counts_of, is_within, largest, nothing, resized, sizes_of, total
 from layers.queue.snapshot import (
     JobView,
@@ -68,6 +69,7 @@ class HeldBack(Writes):
         if not workload.spec.active and not is_true(workload.status.conditions, DEACTIVATED):
             self._put_out(workload, old)
             return
+        workload = unbound(workload)
         obstacles, assigned = self._obstacles(workload, job)
         group, request = behind(workload, self.world)
         if not obstacles and assigned.admission:
@@ -99,7 +101,11 @@ class HeldBack(Writes):
             self._lose(workload, old, job, why, said)
             return
         _, queue = queues_of(workload, self.world)
-        standing = workload.status.admission
+        standing, bound = workload.status.admission, workload.status.node_bound
+        if bound is not None and bound.until <= self.now:
+            workload = unbound(workload)
+        elif bound is not None:
+            self._wake(bound.until)
         assert queue is not None  # no obstacle: it exists
         assert standing is not None  # it is reserved
         sizes = sizes_of(workload, job)
@@ -137,6 +143,9 @@ class HeldBack(Writes):
             failed = with_failed_flavors(workload, self.now)
             said = "no nodes of the former flavor can be bought"
             self._reserve_anew(failed, old, elsewhere, "FlavorChanged", said)
+        elif fits and (counts := self._fewer(workload, sizes)):
+            again, smaller = shrunk(workload, counts, self.now)
+            self._reserve_anew(again, old, smaller, "SizeChanged", "nodes for more members cannot be had")
         else:
             own = (*assigned.blockers, *behind_head(queue.key, *forbidding), *map(invalid, job.problems))
             workload, planned = self._preempt(workload, own)
@@ -153,6 +162,13 @@ class HeldBack(Writes):
             if failed.until > self.now:
                 self._wake(failed.until)
         return fallback(workload, demands, queue, self.world.flavors, self.charges, self.now)
+
+    def _fewer(self, workload: Workload, sizes: Sizes) -> Mapping[str, int] | None:
+        """The members of an elastic gang that have places, if no more can have."""
+        counts, at = fewer(workload, sizes, *behind(workload, self.world), self.now)
+        if at is not None:
+            self._wake(at)
+        return counts
 
     def _reserve_anew(self, workload: Workload, old: Workload, admission: Admission, why: str, said: str) -> None:
         again = attempts.reserved(attempts.lost(workload, why, said, self.now), admission, self.now)
@@ -175,7 +191,7 @@ class HeldBack(Writes):
                 assigned = Assigned(nothing(workload, queue.key))
             else:
                 assigned = self._assign(workload, demands, sizes, queue)
-                forbidding = self._forbidding(workload, queue, assigned.admission)
+                forbidding = self._forbidding(workload, queue, assigned.admission or assigned.evicting)
                 obstacles += [*assigned.blockers, *behind_head(queue.key, *forbidding)]
         retry_at = workload.status.retry_at
         if retry_at and self.now < retry_at:
@@ -185,11 +201,16 @@ class HeldBack(Writes):
 
     def _forbidding(
         self, workload: Workload, queue: ClusterQueue, admission: Admission | None
-    ) -> tuple[list[str], int]:
-        """Those whom this one may not pass: the queue's own line, and for whom others are being evicted."""
+    ) -> tuple[list[str], int, int | None]:
+        """Those whom this one may not pass: the queue's own line, for whom others are evicted, who has used less.
+
+        Keys, how many more, and the share of its LocalQueue if it is that.
+        """
         keys, more = self.lines.of(queue).forbidding(workload, taken_by(admission), MAX_OBJECTS)
         keys += [key for key in self.preempting.keeping(workload, admission) if key not in keys]
-        return keys[:MAX_OBJECTS], more + max(0, len(keys) - MAX_OBJECTS)
+        first, share = self.usage.before(workload, admission, self.charges.tree)
+        keys += [key for key in first if key not in keys]
+        return keys[:MAX_OBJECTS], more + max(0, len(keys) - MAX_OBJECTS), share
 
     def _preempt(self, workload: Workload, obstacles: Sequence[Blocker]) -> tuple[Workload, list[Blocker]]:
         workload, said, at = self.preempting.go_on(workload, *behind(workload, self.world), obstacles)
@@ -198,8 +219,14 @@ class HeldBack(Writes):
         return workload, said
 
     def _assign(self, workload: Workload, demands: tuple[Demand, ...], sizes: Sizes, queue: ClusterQueue) -> Assigned:
-        """Quota for the most members for which there is some."""
+        """Quota for the most members for which there is some, in the flavor that the queue would have it take."""
         last = failed_flavors(workload, self.now)
+        room = self.preempting.room_for(workload, queue)
+        if room is not None:
+            fewest = resized(demands, sizes.least)
+            asked = assign(fewest, queue, self.world.flavors, self.charges, last=last, room=room)
+            if asked.evicting is not None or sizes.least == sizes.most:
+                return asked
 
         def assign_to(counts: Mapping[str, int]) -> Assigned:
             return assign(resized(demands, counts), queue, self.world.flavors, self.charges, last=last)

@@ -26,6 +26,7 @@ from layers.queue.decide import Pass
 from layers.queue.intake import key_of
 from layers.queue.obstacles import queues_of
 from layers.queue.order import Turn, has_line, turn
+from layers.queue.past_use import memory_of
 from layers.queue.preempting import STUCK_AFTER, ending_since
 from layers.queue.snapshot import Decision, JobView, Snapshot, key_of_step
 from layers.queue.standing import Standing
@@ -100,7 +101,7 @@ class Passes:
         changes = changes or self.take()
         kept, turn = self._kept, object()
         self._kept, self._turn = None, turn
-        if kept is None or changes.everything:
+        if kept is None or changes.everything or kept.goes_by_past_use:
             kept = _Kept(world)
             changes = Changes(set(world.workloads), set(world.jobs))
         one = _Incremental(kept, world, now)
@@ -116,6 +117,8 @@ class _Kept:
 
     def __init__(self, world: Snapshot) -> None:
         self.standing = Standing(world, ())
+        self.goes_by_past_use = any(memory_of(queue) is not None for queue in world.cluster_queues.values())
+        """Then the order changes as time goes by, and everything is looked at in every pass."""
         self.unmade: set[str] = set()
         """Keys of jobs that may lack a Workload."""
         self.of_job: dict[str, set[str]] = {}

@@ -14,7 +14,8 @@ One plan is in flight in each tree of quotas. Charging the gang, or ending its a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from contracts.conditions import find, is_true, set_condition
@@ -38,9 +39,10 @@ from contracts.reasons import Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker
 from layers.queue.fair_order import in_fair_turn
 from layers.queue.fair_share import FairShares
+from layers.queue.fungibility import Room, prefers_preemption
 from layers.queue.lines import PASSING
 from layers.queue.obstacles import queues_of, readable_demands
-from layers.queue.preemption import Claim, Impossible, Rules, Victim, justified, preemption
+from layers.queue.preemption import Claim, Impossible, Preemption, Rules, Victim, justified, preemption
 from layers.queue.quota import Charges, assign
 from layers.queue.quota_objects import usage_of
 from layers.queue.quota_tree import FlavorResource, QuotaTree
@@ -95,6 +97,8 @@ class Preempting:
         """The trees in which a plan has begun or failed since whoever reads it has emptied it."""
         self._hopeless: set[tuple[str, str, int]] = set()
         """(queue, template and size, priority) for which nobody makes room: a younger one alike is not asked about."""
+        self._roomless: set[tuple[str, int, frozenset[tuple[FlavorResource, int]]]] = set()
+        """The same of (queue, priority, amounts)."""
 
     # ---- what a plan means to others --------------------------------------------------------------------------------
 
@@ -165,6 +169,36 @@ class Preempting:
     def weighs_shares(self, queue: str) -> bool:
         """Whether shares are weighed in the queue's tree."""
         return self._shares_of(queue) is not None
+
+    # ---- which flavor ------------------------------------------------------------------------------------------------
+
+    def room_for(self, workload: Workload, queue: ClusterQueue) -> Room | None:
+        """Who may be evicted for a gang that might fit elsewhere; None where the queue never prefers that."""
+        choice = prefers_preemption(queue.spec.flavor_fungibility) and _has_choice(queue)
+        if not choice or workload.state is not WorkloadState.PENDING or not _may_evict(_rules(queue)):
+            return None
+        return self._room(workload, queue)
+
+    def _room(self, workload: Workload, queue: ClusterQueue) -> Room:
+        plan = workload.status.preemption
+        planned = _amounts(plan.admission).keys() if plan is not None and plan.until > self._now else None
+        of = self._claim(workload, Admission(cluster_queue=queue.key, pod_set_assignments=()))
+
+        def room(amounts: Mapping[FlavorResource, int]) -> int | None:
+            if plan is not None and planned == amounts.keys():  # it stands, or has come to nothing a moment ago
+                return 0 if plan.in_flight else None
+            alike = queue.key, workload.spec.priority, frozenset(amounts.items())
+            if alike in self._roomless and not of.preempted_by:
+                return None
+            claim = replace(of, amounts=amounts)
+            found = preemption(claim, self._charged(queue.key), *self._terms(queue), most=0)
+            if isinstance(found, Preemption):
+                return found.distance
+            if not of.preempted_by:
+                self._roomless.add(alike)
+            return None
+
+        return room
 
     # ---- the gang's own plan ----------------------------------------------------------------------------------------
 
@@ -340,9 +374,10 @@ class Preempting:
     # ---- the pure core's view ---------------------------------------------------------------------------------------
 
     def _options(self, workload: Workload, queue: ClusterQueue) -> list[Admission]:
-        """What the gang might be charged if others made room: flavor after flavor, in the queue's order.
+        """What the gang might be charged if others made room: what its queue would rather have, then the other flavors.
 
-        Nobody is evicted so that an elastic gang has more members than it needs.
+        What has come to nothing is tried last. Nobody is evicted so that an elastic gang has more members than it
+        needs.
         """
         if workload.state is WorkloadState.RESERVED:
             return [workload.status.admission] if workload.status.admission else []
@@ -350,15 +385,26 @@ class Preempting:
         demands = resized(asked, sizes_of(workload, self._world.job_of(workload)).least)
         found: list[Admission] = []
         last: list[tuple[str, str]] = [(f.pod_set, f.flavor) for f in workload.status.failed_flavors]
+        if not unreadable and _has_choice(queue):
+            room = self._room(workload, queue)
+            wanted = assign(demands, queue, self._world.flavors, self._charges, last=tuple(last), room=room).evicting
+            found += [wanted] if wanted is not None else []
+        in_order: list[Admission] = []
         for _ in range(0 if unreadable else _MOST_OPTIONS):
             unused = Charges(self._world.quota)
             admission = assign(demands, queue, self._world.flavors, unused, last=tuple(last)).admission
-            if admission is None or admission in found:
+            if admission is None or admission in in_order:
                 break
-            found.append(admission)
+            in_order.append(admission)
             last += [(a.name, f) for a in admission.pod_set_assignments for f in dict.fromkeys(a.flavors.values())
                      if (a.name, f) not in last]  # fmt: skip
-        return found
+        found += [a for a in in_order if a not in found]
+        failed = workload.status.preemption
+        tried = [_amounts(a).keys() for a in found]
+        if failed is None or _amounts(failed.admission).keys() not in tried:
+            return found
+        behind = tried.index(_amounts(failed.admission).keys()) + 1
+        return found[behind:] + found[:behind]
 
     def _terms(self, queue: ClusterQueue) -> tuple[QuotaTree, Rules, FairShares | None]:
         return self._charges.tree, _rules(queue), self._shares_of(queue.key)
@@ -481,6 +527,10 @@ def _rules(queue: ClusterQueue) -> Rules:
 def _may_evict(rules: Rules) -> bool:
     policies = rules.within_cluster_queue, rules.reclaim_within_cohort, rules.borrow_within_cohort
     return any(policy is not PreemptionPolicy.NEVER for policy in policies)
+
+
+def _has_choice(queue: ClusterQueue) -> bool:
+    return any(len(group.flavors) > 1 for group in queue.spec.resource_groups)
 
 
 def _amounts(admission: Admission) -> dict[FlavorResource, int]:

@@ -26,6 +26,7 @@ from enum import StrEnum
 
 from contracts.kinds.queues import PreemptionPolicy
 from layers.queue.fair_share import FairShares, Share
+from layers.queue.fungibility import borrowing_distance
 from layers.queue.quota_tree import Cell, FlavorResource, QuotaTree
 
 MOST_CANDIDATES = 256
@@ -80,11 +81,13 @@ class Preemption:
     """``needed``: as few as make the gang fit its quota; none if it fits when what ends has ended.
 
     ``candidates``: all that may be evicted, those that are needed first; bounded. ``ending``: whose end is counted on.
+    ``distance``: how far the gang's queue borrows once it is charged (`layers.queue.fungibility.borrowing_distance`).
     """
 
     needed: tuple[Victim, ...]
     candidates: tuple[Victim, ...] = ()
     ending: tuple[Claim, ...] = ()
+    distance: int = 0
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ class _Search:
             if needed is None:
                 return Impossible(tuple(self._cycle))
             needed = self._given_back(needed, keep=frozenset())
+            distance = borrowing_distance(self._tree, self._gang.queue, self._asked)
             taken = {v.claim.uid for v in needed}
             for queue in queues:
                 queue.claims = [c for c in queue.claims if c.uid not in taken]
@@ -162,7 +166,7 @@ class _Search:
             while len(needed) + len(more) < most and (best := self._best(queues, self._asked)):
                 self._take(best, queues)
                 more.append(best)
-            return Preemption(tuple(needed), (*needed, *more), ending)
+            return Preemption(tuple(needed), (*needed, *more), ending, distance)
         finally:
             self._tree.rollback(start)
 

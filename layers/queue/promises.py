@@ -11,7 +11,7 @@ answer takes: quota that can be used is never idle for that.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from contracts.conditions import find
 from contracts.kinds import PodGroup, Workload
@@ -24,11 +24,10 @@ from layers.queue.quota_objects import usage_of
 from layers.queue.sizes import counts_of, resized
 from layers.queue.snapshot import Snapshot
 from layers.queue.standing import Standing
+from layers.queue.usage_turn import ANSWER_WITHIN
 
 COMES_SECOND = "ComesSecond"
 """The reason of QuotaReserved=False on a gang that had its nodes and found its quota charged to another one."""
-ANSWERED_WITHIN = timedelta(seconds=2)
-"""For so long a reservation that the gang gate has not answered counts as promised."""
 ASKED_AT_ONCE = 2
 """So many reservations of one tree may be unanswered though they cannot all be charged."""
 
@@ -38,7 +37,7 @@ def unanswered_until(workload: Workload, group: PodGroup | None) -> datetime | N
     reserved = find(workload.status.conditions, QUOTA_RESERVED)
     if answers(group, workload) or reserved is None:
         return None
-    return reserved.last_transition_time + ANSWERED_WITHIN
+    return reserved.last_transition_time + ANSWER_WITHIN
 
 
 def has_come_second(workload: Workload) -> bool:

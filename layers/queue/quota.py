@@ -1,8 +1,8 @@
 """Whether a gang fits beside the quota that is charged, from which flavors, or everything that stands in its way.
 
 A pod set takes the resources of one resource group from one flavor. Flavors are tried in the order in which they stand,
-those whose nodes could not be bought lately after the others, and the first that serves the pod set wins; a queue may
-ask that one is looked for first in which nothing is borrowed. Amounts are those of `contracts.quantities`.
+those whose nodes could not be bought lately after the others, and the first that serves the pod set wins, unless the
+queue asks for another choice (`layers.queue.fungibility`). Amounts are those of `contracts.quantities`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,22 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.kinds.queues import ClusterQueue, FlavorQuotas, ResourceFlavor, ResourceGroup, WhenCanBorrow
+from contracts.kinds.queues import (
+    ClusterQueue,
+    FlavorPreference,
+    FlavorQuotas,
+    FromNodes,
+    ResourceFlavor,
+    ResourceGroup,
+    WhenCanBorrow,
+)
 from contracts.kinds.workload import Admission, PodSetAssignment
 from contracts.quantities import ResourceAmounts, format_resources
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker
 from layers.queue.demands import PODS, Demand
 from layers.queue.flavors import too_many_labels, unsuited
+from layers.queue.fungibility import Option, Room, best, borrowing_distance, is_enough
 from layers.queue.quota_objects import usage_of
 from layers.queue.quota_tree import Bound, FlavorResource, Limit, QuotaTree
 
@@ -36,10 +45,14 @@ class Charges:
 
 @dataclass(frozen=True)
 class Assigned:
-    """The gang fits; or, in ``blockers``, all that keeps it from fitting, and no admission."""
+    """The gang fits; or, in ``blockers``, all that keeps it from fitting, and no admission.
+
+    ``evicting``: what it is to be charged once others were evicted for it, if the queue would rather have that.
+    """
 
     admission: Admission | None
     blockers: tuple[Blocker, ...] = ()
+    evicting: Admission | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,7 @@ class _Asked:
     flavors: Mapping[str, ResourceFlavor]
     tree: QuotaTree
     last: tuple[tuple[str, str], ...]
+    room: Room | None = None
     taken: dict[FlavorResource, int] = field(default_factory=dict)
 
     @property
@@ -64,17 +78,32 @@ def assign(
     charges: Charges,
     only: Admission | None = None,
     last: Iterable[tuple[str, str]] = (),
+    room: Room | None = None,
 ) -> Assigned:
-    """Take each pod set's resources from the first flavor that serves it, beside what is charged.
+    """Take each pod set's resources from the flavor that the queue would have it take, beside what is charged.
 
     ``only``: consider no flavors but those of this admission, so that a reservation can be asked whether it stands.
-    ``last``: (pod set, flavor) that are tried after the others, in this order. A resource of which nothing is asked
-    imposes nothing, covered or not; one of which something is asked must be covered. A gang that can never fit is told
-    so only when no flavor that would serve it is large enough, and then is told nothing else of that quota.
+    ``last``: (pod set, flavor) that are tried after the others, in this order. ``room``: who may be evicted; without
+    it nobody. A resource of which nothing is asked imposes nothing, covered or not; one of which something is asked
+    must be covered. A gang that can never fit is told so only when no flavor that would serve it is large enough, and
+    then is told nothing else of that quota.
     """
-    asked = _Asked(queue, flavors, charges.tree, tuple(last))
+    wanted = tuple(demands)
+    found, taken = _assigned(wanted, _Asked(queue, flavors, charges.tree, tuple(last), room), only)
+    # Each part was asked about with those before it; only now it is known what all of them take together.
+    if found.evicting is not None and room is not None and room(taken) is None:
+        return assign(wanted, queue, flavors, charges, only, last)
+    return found
+
+
+def _assigned(
+    demands: Iterable[Demand], asked: _Asked, only: Admission | None
+) -> tuple[Assigned, Mapping[FlavorResource, int]]:
+    """The answer, and what all chosen flavors are taken of together."""
+    queue, flavors = asked.queue, asked.flavors
     blockers: list[Blocker] = []
     assignments: list[PodSetAssignment] = []
+    whole = True
     for demand in demands:
         allowed = _allowed(only, demand.pod_set)
         chosen: dict[str, str] = {}
@@ -83,26 +112,31 @@ def assign(
         covered = {r for g in queue.spec.resource_groups for r in g.covered_resources}
         for resource in sorted(set(wants) - covered - {PODS}):
             blockers.append(_uncovered(demand, asked.name, resource, wants[resource]))
+            whole = False
         for group in queue.spec.resource_groups:
             # A resource that several groups name is the first one's.
             wanted = {r: wants[r] for r in group.covered_resources if r in wants and r not in served}
             served.update(wanted)
             if not wanted:
                 continue
-            flavor, obstacles = _choose(asked, demand, wanted, group, allowed)
+            option, obstacles = _choose(asked, demand, wanted, group, allowed)
             blockers += obstacles
-            if flavor is not None:
+            whole = whole and option is not None
+            if option is not None:
                 for resource, amount in wanted.items():
-                    chosen[resource] = flavor
-                    asked.taken[flavor, resource] = asked.taken.get((flavor, resource), 0) + amount
+                    chosen[resource] = option.flavor
+                    about = option.flavor, resource
+                    asked.taken[about] = asked.taken.get(about, 0) + amount
         excess = too_many_labels(demand, chosen, asked.name, flavors)
         if excess is not None:
             blockers.append(excess)
-        elif not blockers:
+            whole = False
+        elif whole:
             assignments.append(_assignment(demand, chosen, flavors))
+    admission = Admission(cluster_queue=asked.name, pod_set_assignments=tuple(assignments)) if whole else None
     if blockers:
-        return Assigned(None, tuple(blockers))
-    return Assigned(Admission(cluster_queue=asked.name, pod_set_assignments=tuple(assignments)))
+        return Assigned(None, tuple(blockers), admission), asked.taken
+    return Assigned(admission), asked.taken
 
 
 def lacks(demands: Iterable[Demand], queue: ClusterQueue, charges: Charges) -> bool:
@@ -174,13 +208,13 @@ def _choose(
     wanted: ResourceAmounts,
     group: ResourceGroup,
     allowed: Collection[str] | None,
-) -> tuple[str | None, list[Blocker]]:
-    """The flavor of the group that serves the pod set, or all obstacles of all its flavors."""
+) -> tuple[Option | None, list[Blocker]]:
+    """The flavor of the group that the pod set takes, and what stands in its way there; or all obstacles of all."""
     unfit: list[Blocker] = []
     short: list[_Shortage] = []
-    borrowing: str | None = None
+    options: list[Option] = []
     could_ever = False
-    looks_on = asked.queue.spec.flavor_fungibility.when_can_borrow is WhenCanBorrow.TRY_NEXT_FLAVOR
+    said = asked.queue.spec.flavor_fungibility
     for quotas in _in_turn(group.flavors, demand.pod_set, asked.last):
         if allowed is not None and quotas.name not in allowed:
             continue
@@ -189,20 +223,41 @@ def _choose(
             unfit.append(obstacle)
             continue
         lacks = _shortages(asked, demand, wanted, quotas)
-        if lacks:
-            short += lacks
-            could_ever = could_ever or not any(s.never for s in lacks)
-        elif looks_on and _borrows(asked, wanted, quotas.name):
-            borrowing = borrowing or quotas.name
-        else:
-            return quotas.name, []
-    if borrowing is not None:
-        return borrowing, []
+        short += lacks
+        could_ever = could_ever or (bool(lacks) and not any(s.never for s in lacks))
+        option = _option(asked, wanted, quotas.name, lacks)
+        if option is not None:
+            options.append(option)
+            if is_enough(option, said):
+                break
+    taken = best(options, said)
+    if taken is not None and not taken.preempts:
+        return taken, []
     obstacles = unfit + [s.blocker(never=s.never and not could_ever) for s in short]
     if not obstacles:
         first = min(wanted)
         obstacles = [_uncovered(demand, asked.name, first, wanted[first])]
-    return None, obstacles
+    return taken, obstacles
+
+
+def _option(asked: _Asked, wanted: ResourceAmounts, flavor: str, lacks: list[_Shortage]) -> Option | None:
+    """How the flavor would serve: as it is, or with others evicted; None: it would not."""
+    taking = dict(asked.taken)
+    for resource, amount in wanted.items():
+        taking[flavor, resource] = taking.get((flavor, resource), 0) + amount
+    if lacks:
+        distance = None if asked.room is None or any(s.never for s in lacks) else asked.room(taking)
+        return None if distance is None else Option(flavor, True, distance)
+    said = asked.queue.spec.flavor_fungibility
+    if said.when_can_borrow is WhenCanBorrow.BORROW and said.preference is FlavorPreference.BORROWING_OVER_PREEMPTION:
+        return Option(flavor)  # it is enough, and the best: how far is borrowed is no matter
+    start = asked.tree.mark()
+    try:
+        for (name, resource), amount in taking.items():
+            asked.tree.add(asked.name, name, resource, amount)
+        return Option(flavor, False, borrowing_distance(asked.tree, asked.name, ((flavor, r) for r in wanted)))
+    finally:
+        asked.tree.rollback(start)
 
 
 def _in_turn(
@@ -211,15 +266,6 @@ def _in_turn(
     if not last:
         return flavors
     return sorted(flavors, key=lambda f: last.index((pod_set, f.name)) if (pod_set, f.name) in last else -1)
-
-
-def _borrows(asked: _Asked, wanted: ResourceAmounts, flavor: str) -> bool:
-    """Whether the queue would use more of the flavor than its own quota."""
-    for resource, amount in wanted.items():
-        cell = asked.tree.queue(asked.name, flavor, resource)
-        if cell.usage + asked.taken.get((flavor, resource), 0) + amount > cell.nominal:
-            return True
-    return False
 
 
 @dataclass(frozen=True)
@@ -234,6 +280,8 @@ class _Shortage:
     potential: int
     cohort: str | None
     """The one at the top."""
+    derived: FromNodes | None = None
+    """What its nominal quota follows, if it is not written."""
 
     @property
     def never(self) -> bool:
@@ -241,11 +289,13 @@ class _Shortage:
 
     def blocker(self, *, never: bool) -> Blocker:
         """The obstacle. ``never``: waiting is of no use, for all that the gang asks of this flavor together."""
+        follows = self.derived.pools.value if self.derived else None
+        percent = self.derived.percent if self.derived and self.derived.percent < 100 else None
         if never:
             whole, most = self.amount + self.own, self.potential
             return Blocker(
                 reason=Reason.EXCEEDS_MAX_QUOTA, requested=whole, needed=whole - max(0, most), limit=max(0, most),
-                cohort=self.cohort, **self.about,
+                cohort=self.cohort, from_nodes=follows, percent=percent, **self.about,
             )  # fmt: skip
         match self.bound.limit:
             case Limit.NOMINAL:
@@ -258,7 +308,7 @@ class _Shortage:
         available = max(0, self.bound.available - self.own)
         return Blocker(
             reason=reason, requested=self.amount, available=available, needed=self.amount - available,
-            limit=self.bound.most, cohort=cohort, **self.about,
+            limit=self.bound.most, cohort=cohort, from_nodes=follows, percent=percent, **self.about,
         )  # fmt: skip
 
 
@@ -278,7 +328,7 @@ def _shortages(asked: _Asked, demand: Demand, wanted: ResourceAmounts, quotas: F
         else:  # nothing is lent to a queue of what it does not list
             bound, potential, cohort = Bound(Limit.NOMINAL, 0, asked.name, 0, own=True), 0, None
         about = {"pod_set": demand.pod_set, "queue": asked.name, "flavor": quotas.name, "resource": resource}
-        found.append(_Shortage(about, amount, own, bound, potential, cohort))
+        found.append(_Shortage(about, amount, own, bound, potential, cohort, quotas.from_nodes))
     return found
 
 

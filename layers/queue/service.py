@@ -35,6 +35,7 @@ from layers.queue.counting import cluster_queue_statuses, cohort_statuses, local
 from layers.queue.from_nodes import supplied_by
 from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch
 from layers.queue.leaving import unfinished, workload_of_unfinished
+from layers.queue.past_use import next_sample_at
 from layers.queue.seeing import Seen
 from layers.queue.snapshot import (
     DeleteWorkload,
@@ -257,8 +258,7 @@ class QueueGate(Seen):
 
     async def _reconcile(self, key: str) -> float | None:
         if key == COUNTS:
-            await self._count()
-            return None
+            return await self._count()
         if key == AUDIT:
             return await self._audit()
         await self._clear_doubts()
@@ -469,8 +469,8 @@ class QueueGate(Seen):
             self._touch(counts=True)
         return again
 
-    async def _count(self) -> None:
-        """Write the counts of every queue and Cohort where they have changed."""
+    async def _count(self) -> float | None:
+        """Write the counts of every queue and Cohort where they have changed. Returns when time alone changes them."""
         now = self._clock()
         self._telling.measure(self.workloads.live.values())
         world = self._snapshot(now, live=True)
@@ -492,6 +492,8 @@ class QueueGate(Seen):
                 self._queue.add_after(COUNTS, COUNTS_EVERY)
             elif isinstance(error, BaseException):
                 raise error
+        due = next_sample_at(self.local_queues.live, self.cluster_queues.live)
+        return None if due is None else max(COUNTS_EVERY, (due - self._clock()).total_seconds())
 
     def _tell_faults(self, faults: Iterable[tuple[str, str]]) -> None:
         found = frozenset(faults)

@@ -39,16 +39,19 @@ class Sizes:
 def sizes_of(workload: Workload, job: JobView | None) -> Sizes:
     """What the spec asks for, less the members of which the job says that they are over for good.
 
-    A gang for which others end is not larger than it was planned: the places that they free are for so many.
+    A gang for which others end is not larger than it was planned: the places that they free are for so many. Nor is one
+    for which nodes lacked larger than it had places.
     """
     wanted = job.wanted if job is not None else {}
     most = {p.name: min(p.count, wanted.get(p.name, p.count)) for p in workload.spec.pod_sets}
     fewest = {p.name: p.min_count for p in workload.spec.pod_sets if p.min_count is not None}
     least = {name: min(n, fewest.get(name, n)) for name, n in most.items()}
-    plan = workload.status.preemption
+    plan, bound = workload.status.preemption, workload.status.node_bound
+    bounds = [bound.counts] if bound is not None else []
     if plan is not None and plan.state is PreemptionState.EVICTING:
-        planned = counts_of(plan.admission)
-        most = {name: max(least[name], min(n, planned.get(name, n))) for name, n in most.items()}
+        bounds.append(counts_of(plan.admission))
+    for counts in bounds:
+        most = {name: max(least[name], min(n, counts.get(name, n))) for name, n in most.items()}
     return Sizes(most, least)
 
 

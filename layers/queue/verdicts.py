@@ -108,8 +108,13 @@ def invalid(sentence: str) -> Blocker:
     return Blocker(reason=Reason.INVALID_WORKLOAD, detail=sentence)
 
 
-def behind_head(queue: str, keys: list[str], more: int) -> list[Blocker]:
-    """The obstacle of a gang before which others go first; none when there are none."""
+def behind_head(queue: str, keys: list[str], more: int, share: int | None = None) -> list[Blocker]:
+    """The obstacle of a gang before which others go first; none when there are none.
+
+    ``share``: that of its LocalQueue, if it is for its past use that they do.
+    """
     if not keys:
         return []
-    return [Blocker(reason=Reason.BEHIND_HEAD, queue=queue, objects=tuple(keys), more_objects=more or None)]
+    return [
+        Blocker(reason=Reason.BEHIND_HEAD, queue=queue, objects=tuple(keys), more_objects=more or None, share=share)
+    ]

@@ -20,9 +20,11 @@ from layers.queue.behind import behind
 from layers.queue.lines import Lines, with_overtakings
 from layers.queue.obstacles import queues_of
 from layers.queue.order import Waiting, has_line
+from layers.queue.past_use import with_past_use
 from layers.queue.preempting import Preempting, without_plan
 from layers.queue.promises import Promises
 from layers.queue.quota import Charges
+from layers.queue.shrinking import unbound
 from layers.queue.snapshot import (
     Decision,
     PutWorkload,
@@ -30,6 +32,7 @@ from layers.queue.snapshot import (
     Step,
 )
 from layers.queue.standing import Standing
+from layers.queue.usage_turn import UsageTurns
 from layers.queue.verdicts import (
     blockers_behind,
     only_numbers_differ,
@@ -47,6 +50,7 @@ class Writes:
         self.charges = Charges(standing.tree)
         self.lines = Lines(world, now)
         self.preempting = Preempting(world, standing, self.charges, now)
+        self.usage = UsageTurns(world, now)
         self.promises = Promises(world, standing, self.charges, self.preempting.weighs_shares)
         self.charging: list[PutWorkload] = []
         self.puts: dict[str, PutWorkload] = {}
@@ -96,7 +100,7 @@ class Writes:
         self.charges.add(workload.status.admission)
         self.moved.add(self.standing.root_of(workload.status.admission.cluster_queue))
         self.preempting.charged(workload)
-        return without_plan(workload, "Charged", "the gang is charged", self.now)
+        return unbound(without_plan(workload, "Charged", "the gang is charged", self.now))
 
     def _charge(self, workload: Workload, old: Workload) -> None:
         workload = self._count_charge(workload, old)
@@ -121,6 +125,7 @@ class Writes:
     def _say(self, workload: Workload, old: Workload, blockers: Sequence[Blocker], way: Passed) -> None:
         """Put the verdict on the Workload; if nothing but numbers would change, not too often."""
         verdict = with_overtakings(verdict_of(workload, blockers, way, self.now), workload, self.world)
+        verdict = with_past_use(verdict, workload, self.world)
         before = old.status.verdict
         if workload.status == old.status:
             if verdict == before:
@@ -151,6 +156,7 @@ class Writes:
         self.moved.add(self.standing.root_of(admission.cluster_queue))
 
     def _stand_in_line(self, workload: Workload, obstacles: Sequence[Blocker]) -> None:
-        kept_at = self.lines.stand(workload, obstacles, *behind(workload, self.world))
-        if kept_at is not None:
-            self._wake(kept_at)
+        answered = behind(workload, self.world)
+        for at in (self.lines.stand(workload, obstacles, *answered), self.usage.expect(workload, *answered)):
+            if at is not None:
+                self._wake(at)

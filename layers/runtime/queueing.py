@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from functools import cache, partial
 
 from layers.runtime.metering import Meters
 
@@ -34,7 +35,10 @@ class Queue:
         self._delayed: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
         self._filled = asyncio.Event()
+        # Looking a series up takes longer than counting in it.
         self._depth = self.meters.queue_depth.labels(name)
+        self.seconds = self.meters.reconcile_seconds.labels(name)
+        self.results = cache(partial(self.meters.reconciles.labels, name))
 
     def add(self, key: str) -> None:
         """Hand the key out as soon as a worker is free."""

@@ -37,7 +37,7 @@ async def reconcile_once(queue: Queue, key: str, reconcile: Reconcile, deadline:
     """One pass over a key that is in work: done, again, conflict or failed, with whatever the queue has to know."""
     result = "failed"
     try:
-        with queue.meters.reconcile_seconds.labels(queue.name).time():
+        with queue.seconds.time():
             async with asyncio.timeout(deadline):
                 again = await reconcile(key)
         queue.forget(key)
@@ -65,7 +65,7 @@ async def reconcile_once(queue: Queue, key: str, reconcile: Reconcile, deadline:
             exc_info=True,
         )
     finally:
-        queue.meters.reconciles.labels(queue.name, result).inc()
+        queue.results(result).inc()
         queue.done(key)
     return result
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
@@ -176,11 +175,24 @@ class NotAnApiObject(ValueError):
     """The bytes are not what the API sends: not JSON, or JSON of another form."""
 
 
-@cache
-def _decoder(model: type[Any]) -> Callable[[bytes | msgspec.Raw], Any]:
-    if issubclass(model, Kind):
-        return lambda body: model.model_validate_json(bytes(body))
-    return msgspec.json.Decoder(model).decode
+Decode: TypeAlias = Callable[[bytes | msgspec.Raw], Any]
+"""From the JSON text of one object to the object, which is frozen. Raises ValidationError or `msgspec.DecodeError`."""
+
+decoders: dict[type[Any], Decode] = {}
+"""How the objects of a type are decoded, from the first time on. Where many gates run in one process, a decoder that
+remembers may stand here."""
+
+
+def decoder_of(model: type[Any]) -> Decode:
+    """How the objects of ``model`` are decoded."""
+    known = decoders.get(model)
+    if known is None:
+        known = decoders[model] = _by_pydantic(model) if issubclass(model, Kind) else msgspec.json.Decoder(model).decode
+    return known
+
+
+def _by_pydantic(model: type[Kind]) -> Decode:
+    return lambda body: model.model_validate_json(bytes(body))
 
 
 @dataclass(frozen=True)
@@ -221,7 +233,7 @@ class Resource(Generic[T]):
     def decode(self, body: bytes) -> T:
         """One object. Raises `NotAnApiObject` when ``body`` is not one of this kind."""
         try:
-            return cast(T, _decoded(_decoder(self.type), body))
+            return cast(T, _decoded(decoder_of(self.type), body))
         except (ValidationError, msgspec.DecodeError) as error:
             raise NotAnApiObject(f"{self.kind}: {_in_short(error)}") from error
 
@@ -259,7 +271,7 @@ class Resource(Generic[T]):
 
     def _decode_or_tell(self, raw: msgspec.Raw) -> T | Undecodable:
         try:
-            return cast(T, _decoded(_decoder(self.type), raw))
+            return cast(T, _decoded(decoder_of(self.type), raw))
         except (ValidationError, msgspec.ValidationError) as error:
             meta = _decoded(_META.decode, raw).metadata
             return Undecodable(key_of(_OnlyIdentity(meta)), meta.resource_version, _in_short(error))

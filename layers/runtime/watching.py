@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 OnChange = Callable[[str, T | None, T | None], None]
 """Told ``key, old, new`` after the cache has changed; ``old`` is None for a new object, ``new`` for one gone."""
 
+PROVEN = 1.0
+"""Seconds for which one line proves as much as many: not every one of a burst sets the clock anew."""
 SHORTEST_WATCH = 1.0
 """Seconds. A watch that ends earlier counts as failed: a server that only ever ends them must not be hammered."""
 
@@ -297,7 +299,9 @@ class Watcher(Generic[T]):
         try:
             async with asyncio.timeout(self._times.inactivity) as inactivity, aclosing(stream) as lines:
                 async for line in lines:
-                    inactivity.reschedule(loop.time() + self._times.inactivity)
+                    until = loop.time() + self._times.inactivity
+                    if until - (inactivity.when() or 0.0) >= PROVEN:
+                        inactivity.reschedule(until)
                     self._take(line)
                     said_something = True
                     self._alive()

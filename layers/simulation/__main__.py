@@ -7,6 +7,7 @@ anything to write, and at the end. It is given by name because it is of no layer
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,9 +89,10 @@ def played(workers: int, differences: Differences) -> Iterator[Callable[[Sequenc
     """What plays schedules in so many processes at once, and gives their reports in order."""
     play = partial(run, differences=differences)
     if workers <= 1:
+        gc.freeze()  # what is there now stays: after each run only what it left behind is looked through
         yield partial(map, play)
         return
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=gc.freeze) as pool:
         yield partial(pool.map, play)
 
 

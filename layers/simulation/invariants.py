@@ -29,13 +29,14 @@ from contracts.names import (
 from contracts.quantities import parse, parse_resources
 from contracts.reasons import EvictionReason
 from contracts.requests import pod_requests
+from layers.runtime.resources import decoder_of
 from layers.runtime.transport import Request, Response
 from layers.simulation import traces
 from layers.simulation.clock import running
 from layers.simulation.cluster import Change, Json, is_over, owner_uid
 from layers.simulation.evaluation import fresh_steps
 from layers.simulation.faults import What
-from layers.simulation.lending import over_quota
+from layers.simulation.lending import charged_by, is_within_own, over_quota
 from layers.simulation.schedules import GATES
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Witness:
         old = known.pop(change.key, None)
         new = None
         if change.type != "DELETED":
-            new = known[change.key] = _KINDS[change.plural].model_validate(change.object)
+            new = known[change.key] = decoder_of(_KINDS[change.plural])(change.body)
         match change.plural:
             case "workloads":
                 self._workload_changed(change.key, old, new)
@@ -244,6 +245,22 @@ class Witness:
             self._world.fail(f"{key} is evicted, and nobody waits for that: {evicted.message}")
             return
         self._evicted_for.setdefault(preemptor.key, self._world.clock.seconds)
+        if victim.charge is not None and plan.admission is not None:
+            self._check_own_is_kept(key, victim.charge.cluster_queue, plan.admission.cluster_queue, plan.victims)
+
+    def _check_own_is_kept(self, key: str, queue: str, taker: str, victims: Collection[str]) -> None:
+        """Nobody is evicted for another queue from one that uses no more than its own quota.
+
+        All that are evicted for the same gang count: which of them goes first is nobody's business.
+        """
+        if queue == taker:
+            return
+        self.checks += 1
+        known = self._objects["workloads"].values()
+        used = charged_by(w for w in known if w.state is not WorkloadState.ENDING or w.metadata.uid in victims)[queue]
+        body = self._world.cluster.get("clusterqueues", queue)
+        if body is not None and is_within_own(ClusterQueue.model_validate(body), used):
+            self._world.fail(f"{key} is evicted for {taker}, and {queue} uses no more than its own: {dict(used)}")
 
     def _check_limit(self, claim: NodeClaim) -> None:
         """No pool ever has more nodes than it may: limits are raised here, never lowered.
@@ -376,13 +393,7 @@ class Witness:
     def _check_quota(self, key: str) -> None:
         """Charged quota never exceeds what the queue has, and what the others lend it."""
         self.checks += 1
-        charged: dict[str, Counter[str]] = defaultdict(Counter)
-        for workload in self._objects["workloads"].values():
-            charge = workload.charge
-            if charge is not None:
-                for assignment in charge.pod_set_assignments:
-                    usage = {r: parse(q, r) for r, q in assignment.resource_usage.items()}
-                    charged[charge.cluster_queue].update(usage)
+        charged = charged_by(self._objects["workloads"].values())
         for name, over in self._over(charged).items():
             self._world.fail(f"{name} is charged over its quota by {key}: {over}")
 

@@ -5,10 +5,29 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from contracts.kinds import ClusterQueue
+from contracts.kinds import ClusterQueue, Workload
 from contracts.quantities import parse
 
 TOGETHER = "the cohort"
+
+
+def charged_by(workloads: Iterable[Workload]) -> defaultdict[str, Counter[str]]:
+    """Queue → what is charged to it, by resource."""
+    charged: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for workload in workloads:
+        charge = workload.charge
+        if charge is not None:
+            for assignment in charge.pod_set_assignments:
+                usage = {r: parse(q, r) for r, q in assignment.resource_usage.items()}
+                charged[charge.cluster_queue].update(usage)
+    return charged
+
+
+def is_within_own(queue: ClusterQueue, used: Mapping[str, int]) -> bool:
+    """Whether the queue, which uses so much, borrows nothing."""
+    quotas = (r for group in queue.spec.resource_groups for flavor in group.flavors for r in flavor.resources)
+    own = {quota.name: parse(quota.nominal_quota or "0", quota.name) for quota in quotas}
+    return all(amount <= own.get(resource, 0) for resource, amount in used.items())
 
 
 def over_quota(

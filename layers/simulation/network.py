@@ -93,6 +93,7 @@ class Network:
         self._watches[watch.table.plural].append(watch)
 
     def closed(self, watch: Watch) -> None:
+        watch.close()
         self._watches[watch.table.plural].remove(watch)
 
     def _committed(self, event: Event) -> None:
@@ -253,6 +254,7 @@ class Watch:
         self._opening: list[bytes] = []
         self._over = False
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._latest: datetime | None = None
         version = int(params.get("resourceVersion") or 0)
         if version == 0:
@@ -350,12 +352,23 @@ class Watch:
     async def _wait(self, until: float) -> None:
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
-        timer = loop.call_at(until, self.wake)
+        if self._timer is None or self._timer.when() > until:  # one that wakes it earlier stays
+            self.close()
+            self._timer = loop.call_at(until, self._due_now)
         try:
             await self._waiter
         finally:
-            timer.cancel()
             self._waiter = None
+
+    def _due_now(self) -> None:
+        self._timer = None
+        self.wake()
+
+    def close(self) -> None:
+        """Leave nothing on the event loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _refusal(trouble: Trouble) -> Response:

@@ -7,9 +7,11 @@ anything to write and at the end: ``differences`` below. The simulation knows no
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +20,7 @@ from contracts.quantities import parse_resources
 from layers.simulation import clock as clocks
 from layers.simulation.clock import VirtualClock
 from layers.simulation.cluster import Json, is_over
+from layers.simulation.decoding import decoded_once
 from layers.simulation.faults import CALLS, Fault, What
 from layers.simulation.invariants import Differences, Witness, no_differences
 from layers.simulation.schedules import Schedule
@@ -78,9 +81,24 @@ def run(schedule: Schedule, differences: Differences = no_differences) -> Report
     random.seed(schedule.seed)  # the runtime's jitter comes from there
     clock = VirtualClock()
     try:
-        return clocks.run(_Run(schedule, clock, differences).play(), clock)
+        with uncollected(), decoded_once():
+            return clocks.run(_Run(schedule, clock, differences).play(), clock)
     finally:
         random.setstate(state)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Meanwhile nobody looks for cycles: a run keeps most of what it makes, and looking would be a quarter of it."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 class _Run:

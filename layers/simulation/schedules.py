@@ -48,7 +48,8 @@ class Setup:
     """What there is at the beginning.
 
     ``nodes``: GPUs of each node. ``quota``: GPUs of each tenant's ClusterQueue, ``shared``: one for both, with the sum.
-    ``cohort``: the two queues lend each other GPUs; each ``borrows`` and ``lends`` at most so many (None: all).
+    ``cohort``: the two queues lend each other GPUs; each ``borrows`` and ``lends`` at most so many (None: all), and has
+    its share of what is lent by its ``weights`` (None: first come, first served).
     ``limits``: (seconds, nodes) from when on the pool may have so many. Delays in seconds.
     """
 
@@ -58,6 +59,7 @@ class Setup:
     cohort: bool = False
     borrows: tuple[int | None, ...] = (None, None)
     lends: tuple[int | None, ...] = (None, None)
+    weights: tuple[int | None, ...] = (None, None)
     limits: tuple[tuple[float, int], ...] = ((0.0, 4),)
     machine: int = 1
     stock: int | None = None
@@ -163,7 +165,7 @@ def schedule_of(seed: int, kinds: Iterable[What] = tuple(What)) -> Schedule:
     faults = [_fault(r, r.choice(chosen)) for _ in range(r.randint(10, 24))] if chosen else []
     schedule = Schedule(seed, setup, tuple(jobs), tuple(sorted(faults, key=lambda f: f.at)))
     # Each is drawn apart, so that one does not change what the others draw.
-    return _preempting(_with_lives(_lending(schedule)))
+    return _sharing(_preempting(_with_lives(_lending(schedule))))
 
 
 def _lending(schedule: Schedule) -> Schedule:
@@ -191,6 +193,14 @@ def _lending(schedule: Schedule) -> Schedule:
         lends=(lends, r.choice((None, r.randint(0, less)))),
     )
     return replace(schedule, setup=setup, jobs=tuple(jobs))
+
+
+def _sharing(schedule: Schedule) -> Schedule:
+    """Half of the schedules with a cohort, with what is borrowed shared by weights."""
+    r, setup = random.Random(f"fair/{schedule.seed}"), schedule.setup
+    if not setup.cohort or r.random() < 0.5:
+        return schedule
+    return replace(schedule, setup=replace(setup, weights=(r.choice((1, 1, 2, 5)), r.choice((1, 1, 2, 0)))))
 
 
 def _with_lives(schedule: Schedule) -> Schedule:

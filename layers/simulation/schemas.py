@@ -10,14 +10,18 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import ge, gt, le, lt
 from typing import Any
 
 from contracts.base import Kind
 from contracts.crds import schema_of
+from contracts.durations import seconds
 from contracts.quantities import BadQuantity, parse_quantity
 
 Json = dict[str, Any]
+REMEMBERED = 1024
+"""Texts of which it is remembered whether they match a pattern, for each pattern: most come again and again."""
 _ABSENT: Any = object()
 _DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.IGNORECASE)
 
@@ -224,7 +228,11 @@ def _checks(schema: Json) -> list[Check]:
         listed = ", ".join(f'"{word}"' for word in known)
         found.append(lambda v, _: None if v in known else f'Unsupported value: "{v}": supported values: {listed}')
     if "pattern" in schema:
-        found.append(_matching(re.compile(schema["pattern"]).search, f"should match '{schema['pattern']}'"))
+        found.append(
+            _matching(
+                lru_cache(REMEMBERED)(re.compile(schema["pattern"]).search), f"should match '{schema['pattern']}'"
+            )
+        )
     if schema.get("format") == "date-time":
         found.append(_matching(_DATE.fullmatch, "must be of type date-time"))
     for rule in schema.get("x-kubernetes-validations", ()):
@@ -318,8 +326,12 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
             or value.get("preemption", {}).get("borrowWithinCohort", {}).get("policy", "Never") == "Never"
         )
     ),
-    "self == 'TryNextFlavor'": lambda value, _: value == "TryNextFlavor",
-    "self == 'BorrowingOverPreemption'": lambda value, _: value == "BorrowingOverPreemption",
+    "duration(self) > duration('0s')": lambda value, _: seconds(value) > 0,
+    "duration(self) >= duration('1s')": lambda value, _: seconds(value) >= 1,
+    "duration(has(self.usageSamplingInterval) ? self.usageSamplingInterval : '5m') <= "
+    "duration(has(self.usageHalfLifeTime) ? self.usageHalfLifeTime : '168h')": lambda value, _: (
+        seconds(value.get("usageSamplingInterval", "5m")) <= seconds(value.get("usageHalfLifeTime", "168h"))
+    ),
     "!has(self.maxPriorityThreshold) || (has(self.policy) && self.policy != 'Never')": lambda value, _: (
         "maxPriorityThreshold" not in value or value.get("policy", "Never") != "Never"
     ),

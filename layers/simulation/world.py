@@ -394,19 +394,20 @@ def _settings(schedule: Schedule) -> list[Json]:
         meta = {"name": name} | ({"namespace": namespace} if namespace else {})
         return {"apiVersion": "trigate.dev/v1alpha1", "kind": kind, "metadata": meta, "spec": spec}
 
-    def queue(name: str, gpus: int, borrows: int | None, lends: int | None) -> Json:
+    def queue(name: str, gpus: int, borrows: int | None, lends: int | None, weight: int | None) -> Json:
         limits = {"borrowingLimit": borrows, "lendingLimit": lends} if setup.cohort else {}
         said = {field: str(limit) for field, limit in limits.items() if limit is not None}
         resources = [{"name": "cpu", "nominalQuota": "1000"}, {"name": GPU, "nominalQuota": str(gpus), **said}]
         group = {"coveredResources": ["cpu", GPU], "flavors": [{"name": FLAVOR, "resources": resources}]}
         together = {"cohortName": COHORT} if setup.cohort else {}
         evicts = {"preemption": PREEMPTION} if setup.preemption else {}
-        return kind("ClusterQueue", name, {"resourceGroups": [group], **together, **evicts})
+        shares = {} if weight is None else {"fairSharing": {"weight": str(weight)}}
+        return kind("ClusterQueue", name, {"resourceGroups": [group], **together, **evicts, **shares})
 
     quotas = (
-        [("both", sum(setup.quota), None, None)]
+        [("both", sum(setup.quota), None, None, None)]
         if setup.shared
-        else zip(TENANTS, setup.quota, setup.borrows, setup.lends, strict=True)
+        else zip(TENANTS, setup.quota, setup.borrows, setup.lends, setup.weights, strict=True)
     )
     offering: Json = {"zone": "z1", "capacityType": "on-demand", "price": 2.0}
     machine = {

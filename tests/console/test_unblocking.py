@@ -119,3 +119,49 @@ def quota_blocker(reason: Reason, **numbers: int | str | None) -> Blocker:
 )
 def test_a_lack_of_quota_says_whether_waiting_helps(blocker: Blocker, words: str) -> None:
     assert remedy(blocker) == words
+
+
+FOLLOWS = {"queue": "red", "flavor": "h100", "resource": GPU, "pod_set": "main"}
+
+
+@pytest.mark.parametrize(
+    ("blocker", "said"),
+    [
+        (
+            Blocker(
+                reason=Reason.QUOTA_EXCEEDED, requested=8, available=2, needed=6, limit=8, from_nodes="Live", **FOLLOWS
+            ),
+            f"wait until 6 {GPU} of queue red are given back, or add ready nodes of flavor h100 that have 6 {GPU} more"
+            ", or let its node pools count (fromNodes.pools: Limits)",
+        ),
+        (
+            Blocker(
+                reason=Reason.QUOTA_EXCEEDED, requested=9, available=8, needed=1, limit=8, from_nodes="Limits",
+                **FOLLOWS,
+            ),
+            f"ask for at most 8 {GPU} of flavor h100, or add ready nodes of flavor h100 that have 1 {GPU} more"
+            f", or raise limits.{GPU} of its node pools by as much",
+        ),
+        (
+            Blocker(
+                reason=Reason.COHORT_EXHAUSTED, requested=8, available=0, needed=8, limit=16, cohort="all",
+                from_nodes="Limits", **FOLLOWS,
+            ),
+            f"wait until 8 {GPU} of cohort all are given back, or add ready nodes of flavor h100 that have 8 {GPU} more"
+            f", or raise limits.{GPU} of its node pools by as much",
+        ),
+        (
+            Blocker(
+                reason=Reason.EXCEEDS_MAX_QUOTA, requested=8, needed=8, limit=0, from_nodes="Live", percent=60,
+                **FOLLOWS,
+            ),
+            f"add ready nodes of flavor h100 that have 14 {GPU} more"
+            ", or let its node pools count (fromNodes.pools: Limits)",
+        ),
+    ],
+    ids=["in use", "too small", "lent", "none"],
+)  # fmt: skip
+def test_of_a_quota_that_follows_nodes_no_number_is_to_be_raised_but_nodes_are_to_be_added(
+    blocker: Blocker, said: str
+) -> None:
+    assert remedy(blocker) == said

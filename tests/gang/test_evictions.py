@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -242,3 +243,84 @@ def test_none_of_those_named_can_be_left_out_and_without_more_there_is_room(
     if trial.packing.whole:
         assert fits(set(trial.victims))
         assert not any(fits(set(trial.victims) - {uid}) for uid in trial.victims)
+
+
+# ---- what the trace tells of it -------------------------------------------------------------------------------------
+
+
+def waiting_for_victims() -> Cluster:
+    """A gang without quota, for which another one is evicted since ten seconds after it was planned."""
+    cluster = Cluster(a_node("a", gpus=8))
+    running(cluster, "low", "a", 8)
+    cluster.settle()
+    cluster.add(a_workload("high", count=8, state=WorkloadState.PENDING))
+    planned(cluster, "high", "low")
+    cluster.settle()
+    assert cluster.group("high").status.history.current is None
+    cluster.now += timedelta(seconds=10)
+    planned(cluster, "high", "low", state="Evicting", victims=("low",))
+    cluster.settle()
+    return cluster
+
+
+def told(cluster: Cluster, name: str = "high") -> list[tuple[str, float, float, str, bool]]:
+    """(state, seconds after NOW, seconds after NOW, result, error) of each state that was left."""
+    ended = cluster.group(name).status.history.ended
+    return [
+        ((e.state), (e.start - NOW).total_seconds(), (e.end - NOW).total_seconds(), e.result, e.error) for e in ended
+    ]
+
+
+def test_a_gang_for_which_others_end_is_in_a_state_of_its_own_until_it_is_placed() -> None:
+    cluster = waiting_for_victims()
+    current = cluster.group("high").status.history.current
+    assert current is not None
+    assert (current.state, current.start) == ("wait_victims", NOW + timedelta(seconds=10))
+    assert [(c.reason, c.message) for c in current.changes] == [("WaitingForVictims", "one gang ends for this one")]
+
+    cluster.now += timedelta(seconds=5)
+    cluster.update("low", WorkloadState.ENDING)
+    cluster.settle()
+    assert cluster.group("high").status.history.current == current, "nothing is told twice"
+    for pod in [p for p in cluster.pods if p.startswith("low")]:
+        del cluster.pods[pod]
+    cluster.update("high", WorkloadState.RESERVED)
+    cluster.settle()
+
+    assert cluster.state("high") is PodGroupState.PLACED
+    assert told(cluster) == [("wait_victims", 10, 15, "placed", False)]
+
+
+def test_a_plan_that_expires_ends_the_wait_with_an_error() -> None:
+    cluster = waiting_for_victims()
+    cluster.now += timedelta(seconds=300)
+    planned(cluster, "high", "low", state="Expired")
+    cluster.settle()
+
+    assert told(cluster) == [("wait_victims", 10, 310, "expired", True)]
+    assert cluster.group("high").status.history.current is None
+
+
+def test_a_plan_that_is_dropped_ends_the_wait_without_an_error() -> None:
+    cluster = waiting_for_victims()
+    old = cluster.workloads["high"]
+    cluster.workloads["high"] = old.but(status=old.status.but(preemption=None))
+    cluster.settle()
+
+    assert told(cluster) == [("wait_victims", 10, 10, "released", False)]
+
+
+def test_a_gang_that_looked_for_places_and_then_waits_for_victims_tells_both() -> None:
+    cluster = Cluster(a_node("a", gpus=8))
+    running(cluster, "low", "a", 8)
+    cluster.settle()
+    cluster.add(a_workload("high", count=8))
+    cluster.settle()
+    cluster.now += timedelta(seconds=10)
+    planned(cluster, "high", "low", state="Evicting", victims=("low",))
+    cluster.settle()
+
+    assert told(cluster) == [("place", 0, 10, "wait_victims", False)]
+    current = cluster.group("high").status.history.current
+    assert current is not None
+    assert current.state == "wait_victims"

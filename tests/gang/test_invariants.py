@@ -119,7 +119,8 @@ def test_whatever_happens_holds_fit_placements_are_whole_and_nobody_uses_what_is
             case 2 if cluster.nodes:
                 del cluster.nodes[chance.choice(sorted(cluster.nodes))]
             case 3 if cluster.group(name).metadata.uid:
-                cluster.buy(name, a_node(f"new-{chance.randint(0, 9)}", gpus=chance.randint(0, 4)))
+                # A bought node is named after its claim, and that after its gang: none comes back as another's.
+                cluster.buy(name, a_node(f"new-{name}-{chance.randint(0, 3)}", gpus=chance.randint(0, 4)))
             case 4:
                 w = cluster.workloads[name]
                 cluster.update(name, WorkloadState.PENDING, reservation=w.status.reservation + 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fractions import Fraction
 
-from contracts.kinds.queues import PreemptionPolicy
+from contracts.kinds.queues import FlavorFungibility, PreemptionPolicy
 from layers.queue.fair_share import FairShares, Share
 from layers.queue.preemption import Claim, Impossible, Preemption, Rules, preemption
 from layers.queue.quota_tree import FlavorResource, Quota, QuotaNode, QuotaTree
@@ -64,6 +64,8 @@ class Quotas:
     fair: bool = False
     weights: Mapping[str, int] = field(default_factory=dict)
     charged: dict[str, Claim] = field(default_factory=dict)
+    policies: Mapping[str, FlavorFungibility] = field(default_factory=dict)
+    """Of queues whose gangs may choose between flavors."""
 
     def __post_init__(self) -> None:
         self.tree = QuotaTree(self.queues, self.cohorts)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from contracts.kinds.past_use import AdmissionScope, LocalQueueFairSharing
 from contracts.kinds.queues import (
     ClusterQueueSpec,
     CohortSpec,
+    FlavorFungibility,
     FlavorQuotas,
     FromNodes,
     LocalQueueSpec,
@@ -18,7 +20,18 @@ from contracts.kinds.queues import (
 from contracts.reasons import LAYER_OF, Layer, Reason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "queueing.md").read_text(encoding="utf-8")
-SPECS = (ClusterQueueSpec, CohortSpec, LocalQueueSpec, ResourceFlavorSpec, FlavorQuotas, FromNodes, ResourceQuota)
+SPECS = (
+    ClusterQueueSpec,
+    CohortSpec,
+    LocalQueueSpec,
+    ResourceFlavorSpec,
+    FlavorQuotas,
+    FromNodes,
+    ResourceQuota,
+    FlavorFungibility,
+    AdmissionScope,
+    LocalQueueFairSharing,
+)
 
 
 @pytest.mark.parametrize("reason", [r for r in Reason if LAYER_OF[r] is Layer.QUEUE])

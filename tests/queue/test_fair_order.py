@@ -8,8 +8,8 @@ from layers.queue.fair_order import in_fair_turn
 from layers.queue.preemption import Claim
 from layers.queue.quota_tree import FlavorResource, QuotaNode
 from tests.queue.quotas import Quotas, a_claim, a_node
+from tests.queue.random_cohorts import random_quotas
 from tests.queue.test_preempting import two_queues
-from tests.queue.test_preemption import random_quotas
 
 H100: FlavorResource = ("h100", "gpu")
 A10: FlavorResource = ("a10-spot", "gpu")

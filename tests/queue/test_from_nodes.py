@@ -13,6 +13,7 @@ from contracts.kinds import ClusterQueue, NodePool
 from contracts.kinds.queues import FromNodes, PoolsCounted
 from contracts.mirrors import Node
 from contracts.names import GPU
+from layers.console.unblocking import remedy
 from layers.queue.counting import OVER_QUOTA, QUOTA_FROM_NODES, cluster_queue_statuses, cohort_statuses
 from layers.queue.from_nodes import Supply, supplied_by, supplies, supply_of
 from layers.queue.quota_objects import nominal_quotas
@@ -221,3 +222,14 @@ def test_a_heartbeat_changes_nothing_that_quota_follows() -> None:
 
     assert supplied_by(a_node()) == supplied_by(later)
     assert supplied_by(a_node()) != supplied_by(a_node(ready=False))
+
+
+@pytest.mark.parametrize("wanted", [{}, {"pools": "Limits", "percent": 60}])
+def test_a_gang_for_which_nodes_lack_is_told_that_its_quota_follows_them(wanted: dict[str, object]) -> None:
+    world = a_world(a_node("n1", 4), queue=a_following_queue(wanted=wanted))
+    world.submit("train", 8)
+    world.settle()
+    blocker = world.blocker("train", "ExceedsMaxQuota")
+
+    assert (blocker.from_nodes, blocker.percent) == (("Limits", 60) if wanted else ("Live", None))
+    assert "nominalQuota" not in (remedy(blocker) or "nominalQuota")

@@ -19,8 +19,9 @@ from contracts.names import GPU
 from layers.queue.counting import Counts, cluster_queue_statuses, cohort_statuses, local_queue_statuses
 from layers.queue.decide import Pass, decide
 from layers.queue.passes import Passes
-from layers.queue.promises import ANSWERED_WITHIN, ASKED_AT_ONCE
+from layers.queue.promises import ASKED_AT_ONCE
 from layers.queue.snapshot import Decision, PutWorkload, Snapshot, Step
+from layers.queue.usage_turn import ANSWER_WITHIN
 from tests.queue.worlds import World, a_cluster_queue, a_cohort, a_flavor, a_local_queue
 
 SETTINGS = ("local_queues", "cluster_queues", "cohorts", "flavors", "namespaces", "supply", "drifts", "refresh")
@@ -335,13 +336,13 @@ def test_of_those_that_came_second_no_more_are_reserved_than_can_be_charged() ->
     assert len(reserved) == 8 + ASKED_AT_ONCE
 
 
-def test_quota_that_is_promised_and_not_taken_up_goes_to_the_next_one_after_two_seconds() -> None:
+def test_quota_that_is_promised_and_not_taken_up_goes_to_the_next_one_after_a_moment() -> None:
     world = a_queue_of_small_and_one_large()
     world.complete("large")
     world.settle()
     before = {j for j in world.jobs if world.key(j) in world.workloads and world.state(j) == "reserved"}
-    assert world.wake_at() == world.now + ANSWERED_WITHIN
-    world.passes(ANSWERED_WITHIN.total_seconds())
+    assert world.wake_at() == world.now + ANSWER_WITHIN
+    world.passes(ANSWER_WITHIN.total_seconds())
     world.settle()
     after = {j for j in world.jobs if world.state(j) == "reserved"}
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from datetime import timedelta
 from fractions import Fraction
 
 import pytest
 
 from contracts.kinds.queues import PreemptionPolicy
-from layers.queue.preemption import Cause, Claim, Impossible, Preemption, Rules, justified
-from layers.queue.quota_tree import FlavorResource, Quota, QuotaNode
-from tests.builders import NOW
+from layers.queue.preemption import Cause, Impossible, Preemption, Rules, justified
+from layers.queue.quota_tree import QuotaNode
 from tests.queue.quotas import ANY_RECLAIM, GPU, LOWER, Quotas, a_claim, a_node
-
-GPU_2: FlavorResource = ("other", "gpu")
-CPU: FlavorResource = ("any", "cpu")
-
+from tests.queue.random_cohorts import COHORTS, CPU, evictions_until_quiet, random_quotas
 
 # ---- within a queue -------------------------------------------------------------------------------------------------
 
@@ -306,84 +301,6 @@ def test_who_was_evicted_often_enough_is_left_alone_but_for_what_is_not_its_own(
     assert borrowing.victims(a_claim("r", "red", 4)) == ["guest"]
 
 
-FLAVORS: tuple[FlavorResource, ...] = (GPU, GPU_2, CPU)
-COHORTS = 10_000
-
-
-def random_quotas(draw: random.Random) -> tuple[Quotas, list[Claim]]:
-    """A tree of up to three cohorts and four queues with any rules and weights, and up to eight gangs of any size."""
-    about = FLAVORS[: draw.choice([1, 1, 2, 3])]
-    names = [f"c{i}" for i in range(draw.choice([1, 1, 2, 3]))]
-    cohorts = {
-        name: QuotaNode(
-            draw.choice(names[:i]) if i else None,
-            {a: Quota(draw.randrange(5)) for a in about if draw.random() < 0.4},
-        )
-        for i, name in enumerate(names)
-    }
-    queues, rules = {}, {}
-    for q in (f"q{i}" for i in range(draw.randrange(2, 5))):
-        limits = {a: (draw.choice([None, None, None, 0, 3]), draw.choice([None, None, None, 2])) for a in about}
-        quota = {a: Quota(draw.randrange(7), *limits[a]) for a in about}
-        queues[q] = QuotaNode(draw.choice(names), quota)
-        rules[q] = Rules(
-            draw.choice(
-                [
-                    PreemptionPolicy.NEVER,
-                    PreemptionPolicy.LOWER_PRIORITY,
-                    PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY,
-                ]
-            ),
-            draw.choice(
-                [PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.ANY, PreemptionPolicy.ANY]
-            ),
-            draw.choice([PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.LOWER_PRIORITY]),
-            draw.choice([None, None, 1]),
-        )
-    weights = {n: draw.choice([0, 1, 2, 3]) for n in (*names, *queues) if draw.random() < 0.5}
-    gangs = [
-        a_claim(
-            f"w{i}",
-            draw.choice(list(queues)),
-            amounts={a: draw.randrange(6) for a in about},
-            age=draw.randrange(5),
-            priority=draw.randrange(3),
-        )
-        for i in range(draw.randrange(3, 9))
-    ]
-    return Quotas(queues, cohorts, rules, draw.random() < 0.5, weights), gangs
-
-
-def evictions_until_quiet(quotas: Quotas, gangs: list[Claim], draw: random.Random, *, remember: bool = True) -> int:
-    """Admit and evict until nothing moves, in one of three orders of service. Raises if that does not end."""
-    waiting = {c.uid: c for c in gangs}
-    by_priority = draw.choice([True, False, None])
-    evicted = 0
-    for moment in range(400):
-        uids = sorted(waiting, key=lambda u: (-waiting[u].priority if by_priority else 0, waiting[u].created_at, u))
-        if by_priority is None:
-            draw.shuffle(uids)
-        moved = False
-        for uid in uids:
-            gang = waiting[uid]
-            victims = [] if quotas.fits(gang) else quotas.victims(gang)
-            if victims is None:
-                continue
-            for victim in victims:
-                out = quotas.evict(victim)
-                passed_on = out.preempted_by | gang.preempted_by | {uid}
-                waiting[victim] = replace(out, preempted_by=passed_on) if remember else out
-            assert quotas.fits(gang), "as many as are needed"
-            evicted += len(victims)
-            quotas.charge(replace(gang, charged_at=NOW + timedelta(seconds=moment)))
-            del waiting[uid]
-            moved = True
-            break
-        if not moved:
-            return evicted
-    raise AssertionError("they evict one another for ever")
-
-
 @pytest.mark.parametrize("first", range(0, COHORTS, 1000))
 def test_q_c6_in_ten_thousand_random_cohorts_no_two_evict_one_another_for_ever(first: int) -> None:
     evicted = 0
@@ -392,6 +309,17 @@ def test_q_c6_in_ten_thousand_random_cohorts_no_two_evict_one_another_for_ever(f
         evicted += evictions_until_quiet(*random_quotas(draw), draw)
 
     assert evicted > 100, "and many are evicted on the way"
+
+
+@pytest.mark.parametrize("first", [0, 500])
+def test_q_c6_nor_where_gangs_may_choose_between_flavors_by_any_policy(first: int) -> None:
+    """A share of the cohorts; ``python -m tests.queue.random_cohorts`` plays all of them, of both kinds."""
+    evicted = 0
+    for seed in range(first, first + 500):
+        draw = random.Random(f"flavors/{seed}")
+        evicted += evictions_until_quiet(*random_quotas(draw, choice=True), draw)
+
+    assert evicted > 50
 
 
 def test_without_the_memory_of_who_evicted_whom_there_would_be_a_cycle() -> None:

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from contracts.kinds import CapacityRequest, Workload
+from contracts.kinds import CapacityRequest, LocalQueue, Workload
 from contracts.reasons import EvictionReason
 from layers.queue import attempts
+from layers.queue.counting import cluster_queue_statuses, local_queue_statuses
 from layers.queue.service import FIRST_PAUSE, LONGEST_STEP, PATIENCE
 from layers.runtime.api import Api
 from layers.runtime.errors import Unreachable
 from layers.runtime.transport import HttpTransport
 from tests.builders import NOW
 from tests.queue.plane import LOST, Plane, lost, now
+from tests.queue.test_usage_turn import tenants
 from tests.queue.worlds import World, a_cluster_queue
 from tests.runtime.wire import Wire, a_kubeconfig, drops, hangs, refuses, says
 
@@ -371,4 +373,34 @@ async def test_the_counts_of_a_queue_are_written_once_a_second_however_often_the
     assert len(moments) == 3
     assert all(later - earlier >= 1 for earlier, later in pairwise(moments))
     assert written[-1][1:] == (1, 0)
+    plane.close()
+
+
+async def test_past_use_is_written_each_sampling_interval_while_nothing_else_changes(wire: Wire, api: Api) -> None:
+    world = tenants("heavy")
+    world.submit("train", 8, queue="heavy")
+    world.settle()
+    world.place("train")
+    world.settle()
+    for counted in (*local_queue_statuses(world.snapshot(), NOW), *cluster_queue_statuses(world.snapshot(), NOW)):
+        kept: dict[str, Any] = world.local_queues if isinstance(counted[0], LocalQueue) else world.cluster_queues
+        kept[counted[0].key] = counted[0]
+    plane = Plane(wire, api, world)
+    written: list[dict[str, Any]] = []
+
+    async def put(request: web.Request) -> web.Response:
+        written.append(await request.json())
+        return web.json_response(plane.versioned(written[-1]))
+
+    wire.on("PUT", "/apis/trigate.dev/v1alpha1/namespaces/team/localqueues/heavy/status", put)
+    assert await plane.reconciler.reconcile("counts") == 59.0, "a minute after what was written at NOW"
+    assert written == []
+
+    await asyncio.sleep(59)
+    assert await plane.reconciler.reconcile("counts") == 60.0
+    (body,) = written
+    assert body["status"]["fairSharing"]["admissionFairSharingStatus"] == {
+        "consumedResources": {GPU: "91887837n"},
+        "lastUpdate": "2026-01-05T12:01:00Z",
+    }
     plane.close()

@@ -845,6 +845,7 @@ async def what_a_queue_and_a_cohort_may_not_say_is_refused_with_what_to_do(bench
     queues = Resource("/apis/trigate.dev/v1alpha1", "clusterqueues", False, "ClusterQueue", Thing)
     cohorts = Resource("/apis/trigate.dev/v1alpha1", "cohorts", False, "Cohort", Thing)
     name = f"odd-{bench.namespace}"
+    by_use = {"admissionMode": "UsageBasedAdmissionFairSharing"}
     for kind, spec, sentence in (
         (queues, _quota(borrowingLimit="1"), "set cohortName, or leave them out"),
         (queues, _quota(lendingLimit=0), "set cohortName, or leave them out"),
@@ -852,8 +853,11 @@ async def what_a_queue_and_a_cohort_may_not_say_is_refused_with_what_to_do(bench
         (queues, _quota("all", nominal=4, lendingLimit=5), "lendingLimit may be at most nominalQuota"),
         (queues, _quota("all", borrowingLimit="-1"), "borrowingLimit must be a quantity of zero or more"),
         (queues, {"queueingStrategy": "StrictFIFO", "reservationAfter": "1h"}, "reservationAfter acts with"),
-        (queues, {"flavorFungibility": {"whenCanPreempt": "Preempt"}}, "leave whenCanPreempt out"),
-        (queues, {"flavorFungibility": {"preference": "PreemptionOverBorrowing"}}, "leave preference out"),
+        (queues, {"flavorFungibility": {"whenCanPreempt": "Never"}}, "whenCanPreempt"),
+        (queues, {"admissionScope": {**by_use, "usageHalfLifeTime": "0s"}}, "usageHalfLifeTime must be longer than 0s"),
+        (queues, {"admissionScope": {**by_use, "usageSamplingInterval": "1ms"}}, "usageSamplingInterval must be 1s or"),
+        (queues, {"admissionScope": {**by_use, "usageHalfLifeTime": "4m"}}, "usageSamplingInterval may be at most"),
+        (queues, {"admissionScope": {**by_use, "resourceWeights": {"cpu": -1}}}, "spec.admissionScope.resourceWeights"),
         (queues, {"preemption": {"withinClusterQueue": "Any"}}, "withinClusterQueue"),
         (
             queues,

@@ -21,7 +21,7 @@ from layers.provisioning.claims import new_claim
 from layers.provisioning.service import ProvisioningGate
 from layers.provisioning.steps import CreateClaim, PutRequestStatus
 from layers.queue import decide as queue
-from layers.queue import held_back
+from layers.queue import held_back, preemption
 from layers.queue import seeing as queue_seeing
 from layers.queue import service as queue_service
 from layers.queue.quota_objects import usage_of
@@ -70,6 +70,11 @@ LENDING = a_story(
     [Job("one", "red", at=1.0, members=6, runs=20.0), Job("two", "blue", at=1.0, members=6, runs=20.0)],
 )
 """Room for both, and quota for one at a time: each would borrow two of the other's four."""
+ONE_ASKS_FOR_MORE_THAN_IS_LENT = a_story(
+    Setup(nodes=(8,), quota=(4, 4), cohort=True, weights=(1, 1), limits=((0.0, 0),), preemption=True),
+    [Job("own", "red", at=1.0, members=4, runs=30.0), Job("more", "blue", at=5.0, members=6, runs=5.0)],
+)
+"""red uses its own four of eight; blue, whose own are four too, asks for six."""
 TWO_ON_ONE_NODE = a_story(
     Setup(nodes=(4,), quota=(4, 4), limits=((0.0, 0),)), [Job("a", "red", 1.0, 3, 9.0), Job("b", "blue", 1.0, 3, 5.0)]
 )
@@ -111,6 +116,11 @@ WAKES_WHEN_ALL_IS_OVER = a_story(
 
 def charge_whatever_the_quota(m: Patch) -> None:
     m.setattr(held_back, "stands", always(True))
+
+
+def take_from_who_borrows_nothing(m: Patch) -> None:
+    """A larger share is evicted for a smaller one, and nobody asks whose is borrowed."""
+    m.setattr(preemption._Search, "_policy", always(preemption.Cause.IN_COHORT_FAIR_SHARING))
 
 
 def free_quota_at_the_eviction_and_again_at_the_end(m: Patch) -> None:
@@ -238,6 +248,7 @@ def let_former_leaders_write(m: Patch) -> None:
 MUTANTS = (
     Mutant(charge_whatever_the_quota, TWO_OF_ONE_QUOTA, "is charged over its quota"),
     Mutant(charge_whatever_the_quota, LENDING, "the cohort is charged over its quota"),
+    Mutant(take_from_who_borrows_nothing, ONE_ASKS_FOR_MORE_THAN_IS_LENT, "red uses no more than its own"),
     Mutant(free_quota_at_the_eviction_and_again_at_the_end, DELETED, "is charged over its quota"),
     Mutant(end_a_charge_before_its_pods, DELETED, "pods of it are on nodes"),
     Mutant(never_tell_a_span_again, DIES_TWICE, "has no root span"),

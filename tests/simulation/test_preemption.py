@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from layers.simulation import runs
+from layers.simulation.clock import VirtualClock
 from layers.simulation.runs import run
 from layers.simulation.schedules import PRIORITIES, Job, Schedule, Setup, schedule_of
+from layers.simulation.world import World
 
 URGENT = Schedule(
     seed=1,
@@ -31,6 +34,32 @@ def test_an_urgent_gang_starts_within_seconds_and_the_one_victim_comes_back_and_
     second = [float(line.split()[0]) for line in report.log if " ADDED pods red/second-" in line]
     assert [sum(at < 10 for at in second), sum(at > 20 for at in second)] == [4, 4]
     assert sum(" ADDED pods red/first-" in line for line in report.log) == 4, "and nobody else is touched"
+
+
+def test_the_trace_of_a_gang_that_waits_for_victims_is_whole_and_says_that_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worlds: list[World] = []
+
+    class Kept(World):
+        def __init__(self, schedule: Schedule, clock: VirtualClock) -> None:
+            super().__init__(schedule, clock)
+            worlds.append(self)
+
+    monkeypatch.setattr(runs, "World", Kept)
+    report = run(URGENT)
+
+    spans = {s.span_id: s for s in worlds[0].spans if s.attributes.get("trigate.job") == "urgent"}.values()
+    assert report.violations == (), "no hole in any trace, and one root for each attempt"
+    assert [(s.name, s.error) for s in sorted(spans, key=lambda s: (s.start, s.end)) if s.name != "admission"] == [
+        ("admission.started", False),
+        ("queue.wait", False),
+        ("gang.wait_victims", False),
+        ("gang.bind", False),
+    ]
+    (waited,) = (s for s in spans if s.name == "gang.wait_victims")
+    assert [e.name for e in waited.events] == ["WaitingForVictims"]
+    assert waited.attributes["trigate.result"] == "placed"
 
 
 def contended(seed: int) -> Schedule:

@@ -84,11 +84,14 @@ class Gates:
     def __init__(self, world: World, objects: Objects) -> None:
         self.world, self.objects = world, objects
         self.names = [f"g{i}" for i in range(len(world.sizes))]
-        evicts = {"preemption": {"withinClusterQueue": "LowerPriority"}} if world.priorities else {}
+        policies = {"withinClusterQueue": "LowerPriority"}
+        if world.cohort:
+            policies["reclaimWithinCohort"] = "LowerPriority"
+        said: dict[str, Any] = {"preemption": policies} if world.priorities else {}
+        if world.cohort:
+            said["cohortName"] = "all"
         self.cluster_queues = {
-            f"q{n}": a_cluster_queue(
-                f"q{n}", {"any": {"nvidia.com/gpu": q}}, maxOvertakes=world.max_overtakes, **evicts
-            )
+            f"q{n}": a_cluster_queue(f"q{n}", {"any": {"nvidia.com/gpu": q}}, maxOvertakes=world.max_overtakes, **said)
             for n, q in enumerate(world.quota)
         }
         self.local_queues = {q.key: q for q in (a_local_queue(n, n) for n in self.cluster_queues)}

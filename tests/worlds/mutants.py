@@ -32,6 +32,7 @@ Patch = pytest.MonkeyPatch
 
 ONE = World((1,), (0,), (1,), ((1, 0),), lags=1, bind_fails=1, timeouts=1)
 TWO = World((1, 1), (0, 0), (1,), ((1, 0), (1, 0)), timeouts=1)
+LENT = World((2, 1), (0, 1), (1, 1), ((3, 0),), cohort=True)
 TIGHT = World((1, 1), (0, 0), (2,), ((1, 0),))
 BUYS = World((2,), (0,), (2,), ((1, 0),), 1, 1, lags=1, launch_fails=1, timeouts=1)
 TOO_LARGE = World((2,), (0,), (2,), ((1, 0),))
@@ -185,6 +186,7 @@ def pods_not_read_before_the_charge_ends(m: Patch) -> None:
 MUTANTS = (
     Mutant(no_freshness_check, ONE, "charged for a placement that was given back"),
     Mutant(charges_not_counted, TWO, "charged over quota"),
+    Mutant(charges_not_counted, LENT, "charged over quota"),
     Mutant(charge_ended_before_the_pods, ONE, "running without a charge"),
     Mutant(pods_not_read_before_the_charge_ends, DELETED_ONE, "running without a charge"),
     Mutant(charge_ended_before_the_purchase, BUYS, "a purchase without its charge"),

@@ -77,7 +77,7 @@ class Rules:
                 return "running without a charge"
             if workload and workload[2]:
                 used[self.world.queue_of[i]] += self.world.sizes[i]
-        over = any(n > self.world.quota[q] for q, n in used.items())
+        over = any(n > self.world.quota_for(q) for q, n in used.items()) or used.total() > sum(self.world.quota)
         return "charged over quota" if over else None
 
     def _bought_wrongly(self, now: dict[Key, int]) -> str | None:
@@ -196,7 +196,7 @@ class Rules:
             if whole is not None and not is_true(whole.status.conditions, FINISHED):
                 return "is over and does not say so"
             return None
-        quota = self.world.quota[self.world.queue_of[i]]
+        quota = self.world.quota_for(self.world.queue_of[i])
         foreign = sum(self.fact(n) for key, n in now.items() if key[0] == "F")
         have = sum(self.model.room.values()) - foreign
         if size <= quota and size <= have + self.world.buy_gpus * self.world.buy_max:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.worlds.__main__ import told
-from tests.worlds.mutants import DELETED_ONE, MUTANTS, TIGHT, TOO_LARGE, Mutant
+from tests.worlds.mutants import DELETED_ONE, LENT, MUTANTS, TIGHT, TOO_LARGE, Mutant
 from tests.worlds.objects import Key
 from tests.worlds.search import Search
 from tests.worlds.world import World
@@ -20,6 +20,7 @@ WHOLE = {
     "larger than its quota": World((2,), (0,), (1,), ((2, 0),), deletions=1),
     "a GPU that frees": World((2,), (0,), (2,), ((2, 1),), lags=1, frees=1),
     "one for each of two": TIGHT,
+    "one borrows what the other comes for": LENT,
     "a purchase": World((1,), (0,), (1,), (), 1, 1, timeouts=1, launch_fails=1),
     "a purchase and the rest": World((2,), (0,), (2,), ((1, 0),), 1, 1, launch_fails=1),
 }

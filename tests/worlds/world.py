@@ -29,6 +29,12 @@ class World(NamedTuple):
     """GPUs of others that are given back."""
     priorities: tuple[int, ...] = ()
     """One a gang where higher priority has lower evicted; empty: all are alike, and nobody is."""
+    cohort: bool = False
+    """Whether the queues lend one another all that they have."""
+
+    def quota_for(self, queue: int) -> int:
+        """The most that a queue may ever use."""
+        return sum(self.quota) if self.cohort else self.quota[queue]
 
 
 WORLDS = {
@@ -54,6 +60,11 @@ WORLDS = {
     "preemption, a crash": World((1, 1), (0, 0), (1,), ((1, 0),), late=(1,), lags=1, crashes=1, priorities=(0, 1)),
     "preemption, one of two": World(
         (1, 1, 1), (0, 0, 0), (2,), ((1, 0), (1, 0)), late=(2,), max_overtakes=2, priorities=(0, 0, 1)
+    ),
+    "a cohort": World((2, 2), (0, 1), (1, 1), ((4, 0),), lags=1, deletions=1, cohort=True),
+    "a cohort, a purchase": World((2, 1), (0, 1), (1, 1), ((1, 0),), 1, 1, crashes=1, cohort=True),
+    "a cohort, preemption": World(
+        (2, 1), (0, 1), (1, 1), ((3, 0),), late=(1,), crashes=1, priorities=(0, 1), cohort=True
     ),
     "overtaking on nodes": World((2, 1, 1), (0, 1, 1), (2, 2), ((2, 0),), late=(0, 2)),
 }

@@ -10,6 +10,7 @@
 #   make soak      SEEDS=n FIRST_SEED=k: so many simulated clusters, with faults; a failing seed's story is kept
 #   make cohorts   COHORTS=n random cohorts in which gangs evict one another until nothing moves, twice
 #   make bench     how long decisions take on large clusters; asserts nothing
+#   make bench-queue LOADS="baseline large-scale" SHARE=1: the queue gate's decisions under Kueue's load
 #   make worlds    every order of events in small worlds, SECONDS_EACH=n of each
 #   make chaos     KILLS=n SEED=k: so many kills of the gates, and of etcd and the API server, on a real plane under load
 #   make programs  get the control plane's programs (cached in ~/.cache/trigate)
@@ -27,6 +28,8 @@ SECONDS_EACH ?= 600
 SCHEDULES ?= 500
 SEEDS ?= 50
 FIRST_SEED ?= 1
+LOADS ?= baseline
+SHARE ?= 1
 COHORTS ?= 10000
 KILLS ?= 200
 SEED ?= 1
@@ -37,7 +40,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 	&& { echo "$$python"; break; }; done)
 UV ?= $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test check unit schedules e2e soak cohorts bench worlds chaos programs clean
+.PHONY: help demo test check unit schedules e2e soak cohorts bench bench-queue worlds chaos programs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -79,6 +82,9 @@ worlds: $(READY)
 # One kill of etcd or the API server for ten of a gate.
 chaos: programs
 	$(BIN)/python -m e2e.chaos --gate-kills $(KILLS) --plane-kills $$(( $(KILLS) / 10 )) --seed $(SEED)
+
+bench-queue: $(READY)
+	$(BIN)/python -m tests.benchmarks.queue $(LOADS) --share $(SHARE)
 
 programs: $(READY)
 	@$(BIN)/python -m deploy.local.programs > $(VENV)/programs.txt || { cat $(VENV)/programs.txt; exit 1; }

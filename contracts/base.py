@@ -37,7 +37,13 @@ class Contract(BaseModel):
 
     def but(self, **changes: object) -> Self:
         """A copy with some fields replaced (values are taken as they are, not validated again)."""
-        return self.model_copy(update=changes)
+        # What pydantic's model_copy does for such models, which hold nothing but fields, several times as fast.
+        copy = object.__new__(type(self))
+        object.__setattr__(copy, "__dict__", {**self.__dict__, **changes})
+        object.__setattr__(copy, "__pydantic_fields_set__", self.__pydantic_fields_set__ | changes.keys())
+        object.__setattr__(copy, "__pydantic_extra__", None)
+        object.__setattr__(copy, "__pydantic_private__", None)
+        return copy
 
 
 class Column(NamedTuple):

@@ -6,8 +6,9 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SHELL = {"service", "__main__", "settings", "kwok", "__init__", "telling", "auditing"}
-"""The files of a gate that may await, read the environment, log, measure or talk to a cloud. All others decide."""
+SHELL = {"service", "__main__", "settings", "kwok", "__init__", "telling", "auditing", "seeing"}
+"""The files of a gate that may await, read the environment, log, measure, keep caches or talk to a cloud. All others
+decide."""
 LONGEST_FILE = 600
 
 

@@ -274,8 +274,10 @@ class Workload(Kind):
     @property
     def charge_cause(self) -> ChargeCause | None:
         """Why quota is charged, or None. Stands on an ending Workload until its attempt has left nothing."""
-        held = next((c for c in self.status.conditions if c.type == QUOTA_CHARGED and c.status == "True"), None)
-        return ChargeCause(held.reason) if held else None
+        for condition in self.status.conditions:
+            if condition.type == QUOTA_CHARGED:
+                return ChargeCause(condition.reason) if condition.status == "True" else None
+        return None
 
     @property
     def size(self) -> int:

@@ -36,6 +36,8 @@ class Question:
     about: frozenset[str]
     before: Mapping[str, tuple[Drift, ...]]
     now: datetime
+    is_whole: bool = False
+    """Whether it is about everything."""
 
     def answer(self) -> dict[str, tuple[Drift, ...]]:
         """By Workload; a function of the question alone."""
@@ -89,7 +91,8 @@ class Auditing:
 
     def ask(self, world: Snapshot, now: datetime) -> Question:
         """What is to be audited in ``world`` now. Changes from here on are for the next time."""
-        if self._whole_at is None or self._whole_at <= now:
+        whole = self._whole_at is None or self._whole_at <= now
+        if whole:
             about = {*world.workloads, *self._uses, *self._found}
             self._whole_at = now + WHOLE_EVERY
         else:
@@ -97,7 +100,7 @@ class Auditing:
             about = {*self._changed, *self._found}
         self._changed.clear()
         uses = {key: tuple(self._uses[key].values()) for key in about if key in self._uses}
-        return Question(world, uses, frozenset(about), self._found, now)
+        return Question(world, uses, frozenset(about), self._found, now, whole)
 
     def take(self, found: Mapping[str, tuple[Drift, ...]], now: datetime) -> float:
         """Take the answer: `believed` is as of ``now``. Returns the seconds after which to ask again at the latest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from contracts.conditions import Condition, find, is_true, set_condition
@@ -29,6 +30,7 @@ from layers.queue.from_nodes import Supply
 from layers.queue.obstacles import queues_of
 from layers.queue.past_use import INFINITE, Potentials, memory_of, sampled
 from layers.queue.quota_objects import nominal_quotas, usage_of
+from layers.queue.quota_tree import QuotaTree
 from layers.queue.snapshot import Snapshot
 from layers.queue.weights import fair_shares, tree_of_cohort, tree_of_queue
 
@@ -49,50 +51,106 @@ class _Tally:
 
     def __init__(self) -> None:
         self.states: Counter[WorkloadState] = Counter()
-        self.charged: Usage = defaultdict(int)
-        self.reserved: Usage = defaultdict(int)
+        self.charged: Usage = {}
+        self.reserved: Usage = {}
 
-    def add(self, workload: Workload) -> None:
-        admission, charge = workload.status.admission, workload.charge
-        if charge is not None:
-            for flavor, resource, amount in usage_of(charge):
-                self.charged[flavor, resource] += amount
-        if is_true(workload.status.conditions, FINISHED):
-            return
-        state = workload.state
-        if state is WorkloadState.ENDING and workload.metadata.deletion_timestamp and not workload.charge_cause:
-            return
-        # An attempt that ends counts as charged as long as its charge stands, and as pending afterwards.
-        if state is WorkloadState.ENDING:
-            state = WorkloadState.CHARGED if workload.charge_cause else WorkloadState.PENDING
-        self.states[state] += 1
-        if state is WorkloadState.RESERVED and admission:
-            for flavor, resource, amount in usage_of(admission):
-                self.reserved[flavor, resource] += amount
+    def add(self, part: _Part, sign: int = 1) -> None:
+        if part.state is not None:
+            self.states[part.state] += sign
+        for sums, amounts in ((self.charged, part.charged), (self.reserved, part.reserved)):
+            for flavor, resource, amount in amounts:
+                left = sums.get((flavor, resource), 0) + sign * amount
+                if left:
+                    sums[flavor, resource] = left
+                else:
+                    sums.pop((flavor, resource), None)
 
 
-def cluster_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[ClusterQueue, ClusterQueue]]:
-    """(new, old) of every ClusterQueue whose status is to change."""
-    tallies: dict[str, _Tally] = defaultdict(_Tally)
-    for workload in world.workloads.values():
-        admission = workload.status.admission
-        _, queue = queues_of(workload, world)
-        name = admission.cluster_queue if admission else queue.key if queue else None
-        if name is not None:
-            tallies[name].add(workload)
-    shares = fair_shares(world, world.charged)
+@dataclass(frozen=True)
+class _Part:
+    """What one Workload counts for, and in which queues."""
+
+    cluster: str | None
+    local: str
+    state: WorkloadState | None
+    charged_to: str | None
+    charged: tuple[tuple[str, str, int], ...]
+    reserved: tuple[tuple[str, str, int], ...]
+
+
+def _part_of(workload: Workload, world: Snapshot) -> _Part:
+    admission, charge = workload.status.admission, workload.charge
+    _, queue = queues_of(workload, world)
+    cluster = admission.cluster_queue if admission else queue.key if queue else None
+    local = f"{workload.metadata.namespace}/{workload.spec.queue_name}"
+    state = _counted_as(workload)
+    reserved = tuple(usage_of(admission)) if state is WorkloadState.RESERVED and admission else ()
+    charged = tuple(usage_of(charge)) if charge is not None else ()
+    return _Part(cluster, local, state, charge.cluster_queue if charge else None, charged, reserved)
+
+
+def _counted_as(workload: Workload) -> WorkloadState | None:
+    """An attempt that ends counts as charged as long as its charge stands, and as pending afterwards."""
+    if is_true(workload.status.conditions, FINISHED):
+        return None
+    state = workload.state
+    if state is not WorkloadState.ENDING:
+        return state
+    if workload.charge_cause:
+        return WorkloadState.CHARGED
+    return None if workload.metadata.deletion_timestamp else WorkloadState.PENDING
+
+
+class Counts:
+    """Of all Workloads, kept current one at a time. What queues there are may not change meanwhile."""
+
+    def __init__(self, world: Snapshot) -> None:
+        self.clusters: dict[str, _Tally] = defaultdict(_Tally)
+        self.locals: dict[str, _Tally] = defaultdict(_Tally)
+        self.charged = world.ledger()
+        """All quota there is, and all that is charged of it, or used without a charge."""
+        self._parts: dict[str, _Part] = {}
+        for key in world.workloads:
+            self.put(key, world)
+
+    def put(self, key: str, world: Snapshot) -> None:
+        """Count the Workload of this key as it is now, or no more if it is gone."""
+        workload, before = world.workloads.get(key), self._parts.pop(key, None)
+        if before is not None:
+            self._count(before, -1)
+        if workload is not None:
+            part = self._parts[key] = _part_of(workload, world)
+            self._count(part, 1)
+
+    def _count(self, part: _Part, sign: int) -> None:
+        if part.cluster is not None:
+            self.clusters[part.cluster].add(part, sign)
+        self.locals[part.local].add(part, sign)
+        if part.charged_to is not None:
+            for flavor, resource, amount in part.charged:
+                change = self.charged.add if sign > 0 else self.charged.remove
+                change(part.charged_to, flavor, resource, amount)
+
+
+def cluster_queue_statuses(
+    world: Snapshot, now: datetime, counts: Counts | None = None
+) -> list[tuple[ClusterQueue, ClusterQueue]]:
+    """(new, old) of every ClusterQueue whose status is to change. ``counts``: of ``world``, if they are at hand."""
+    counts = counts or Counts(world)
+    charged = counts.charged
+    shares = fair_shares(world, charged)
     changed = []
     for key in sorted(world.cluster_queues):
         old = world.cluster_queues[key]
-        tally = tallies[key]
+        tally = counts.clusters[key]
         nominal = nominal_quotas(old.spec.resource_groups, world.supply)
-        borrowed = {about: world.charged.borrowed(key, *about) for about in tally.charged}
+        borrowed = {about: charged.borrowed(key, *about) for about in tally.charged}
         activity = _cluster_queue_activity(old, world)
         status = _status(old.status, tally, nominal, borrowed, *activity, now, old.metadata.generation)
         over = [
             f"{r} of flavor {f}"
             for (f, r), n in sorted(tally.charged.items())
-            if n > nominal.get((f, r), 0) and world.charged.available(key, f, r) < 0
+            if n > nominal.get((f, r), 0) and charged.available(key, f, r) < 0
         ]
         if over or find(status.conditions, OVER_QUOTA):
             said = f"more is charged than the quota has: {', '.join(over)}" if over else ""
@@ -102,7 +160,7 @@ def cluster_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[Cluster
                     status.conditions, OVER_QUOTA, bool(over), reason, said, now, old.metadata.generation
                 )
             )
-        weighed = shares.get(tree_of_queue(world.charged, key)) if world.charged.path(key) else None
+        weighed = shares.get(tree_of_queue(charged, key)) if charged.path(key) else None
         status = status.but(
             conditions=_derived(status.conditions, old.spec.resource_groups, world, now, old.metadata.generation),
             fair_sharing=_weighed(weighed.of_queue(key)) if weighed else None,
@@ -146,16 +204,16 @@ def _with_drift(status: QueueStatus, drifts: list[Drift], now: datetime, generat
     return status.but(conditions=conditions)
 
 
-def local_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[LocalQueue, LocalQueue]]:
-    """(new, old) of every LocalQueue whose status is to change."""
-    tallies: dict[str, _Tally] = defaultdict(_Tally)
-    for workload in world.workloads.values():
-        tallies[f"{workload.metadata.namespace}/{workload.spec.queue_name}"].add(workload)
+def local_queue_statuses(
+    world: Snapshot, now: datetime, counts: Counts | None = None
+) -> list[tuple[LocalQueue, LocalQueue]]:
+    """The same of every LocalQueue."""
+    counts = counts or Counts(world)
     changed, potentials = [], Potentials(world.quota)
     for key in sorted(world.local_queues):
         old = world.local_queues[key]
         activity = _local_queue_activity(old, world)
-        counted = _status(old.status, tallies[key], {}, {}, *activity, now, old.metadata.generation)
+        counted = _status(old.status, counts.locals[key], {}, {}, *activity, now, old.metadata.generation)
         queue = world.cluster_queues.get(old.spec.cluster_queue)
         memory, share = memory_of(queue), None
         if queue is not None and memory is not None:
@@ -166,8 +224,9 @@ def local_queue_statuses(world: Snapshot, now: datetime) -> list[tuple[LocalQueu
     return changed
 
 
-def cohort_statuses(world: Snapshot, now: datetime) -> list[tuple[Cohort, Cohort]]:
-    """(new, old) of every Cohort whose status is to change."""
+def cohort_statuses(world: Snapshot, now: datetime, counts: Counts | None = None) -> list[tuple[Cohort, Cohort]]:
+    """The same of every Cohort."""
+    charged = (counts or Counts(world)).charged
     below: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for key, queue in world.cluster_queues.items():
         for cohort in world.quota.path(key):
@@ -175,7 +234,7 @@ def cohort_statuses(world: Snapshot, now: datetime) -> list[tuple[Cohort, Cohort
     for key, cohort_ in world.cohorts.items():
         for cohort in (key, *world.quota.path_of_cohort(key)):
             below[cohort].update(nominal_quotas(cohort_.spec.resource_groups, world.supply))
-    shares = fair_shares(world, world.charged)
+    shares = fair_shares(world, charged)
     changed = []
     for key in sorted(world.cohorts):
         old = world.cohorts[key]
@@ -183,10 +242,10 @@ def cohort_statuses(world: Snapshot, now: datetime) -> list[tuple[Cohort, Cohort
             old.status.conditions, ACTIVE, *_cohort_activity(old, world), now, old.metadata.generation
         )
         conditions = _derived(conditions, old.spec.resource_groups, world, now, old.metadata.generation)
-        weighed = shares.get(tree_of_cohort(world.charged, key)) if world.charged.path_of_cohort(key) else None
+        weighed = shares.get(tree_of_cohort(charged, key)) if charged.path_of_cohort(key) else None
         status = CohortStatus(
             conditions=conditions,
-            flavors_usage=tuple(_shared(key, sorted(below[key]), world)),
+            flavors_usage=tuple(_shared(key, sorted(below[key]), charged)),
             fair_sharing=_weighed(weighed.of_cohort(key)) if weighed else None,
         )
         if status != old.status:
@@ -198,10 +257,10 @@ def _weighed(share: Share) -> WeighedShare:
     return WeighedShare(weighted_share=INFINITE if share.rounded is None else share.rounded)
 
 
-def _shared(cohort: str, abouts: Iterable[tuple[str, str]], world: Snapshot) -> Iterable[SharedFlavorUsage]:
+def _shared(cohort: str, abouts: Iterable[tuple[str, str]], charged: QuotaTree) -> Iterable[SharedFlavorUsage]:
     by_flavor: dict[str, list[SharedUsage]] = {}
     for flavor, resource in abouts:
-        cell = world.charged.cohort(cohort, flavor, resource)
+        cell = charged.cohort(cohort, flavor, resource)
         by_flavor.setdefault(flavor, []).append(
             SharedUsage(
                 name=resource,

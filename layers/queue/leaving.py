@@ -6,9 +6,12 @@ purchase in flight. The last two are proved by a consistent read.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from contracts.kinds import Workload
+from contracts.mirrors import Pod
+from contracts.names import WORKLOAD_LABEL
 from layers.queue.snapshot import JobView, ReadRemains, Snapshot, Step, SuspendJob
 
 
@@ -40,3 +43,16 @@ def pods_and_purchase(workload: Workload, world: Snapshot) -> Remains:
     if (workload.metadata.uid, workload.status.attempt) not in world.left_nothing:
         return Remains(False, ReadRemains(workload))
     return Remains(True)
+
+
+def workload_of_unfinished(pod: Pod) -> Iterable[str]:
+    """The key of the Workload of a pod that has not ended; none for any other pod."""
+    name = pod.metadata.labels.get(WORKLOAD_LABEL)
+    if name and pod.status.phase not in ("Succeeded", "Failed"):
+        yield f"{pod.metadata.namespace}/{name}"
+
+
+def unfinished(workload: Workload, pods: Iterable[Pod]) -> int:
+    """How many have not ended: of its job's pods, and of those that were orphaned when it was deleted."""
+    owners = (p.metadata.controller for p in pods if any(workload_of_unfinished(p)))
+    return sum(owner is None or owner.uid == workload.spec.job.uid for owner in owners)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -18,8 +18,10 @@ from contracts.matching import matches_requirement
 from contracts.mirrors import NodeSelectorRequirement
 from layers.queue.quota_tree import FlavorResource
 
+Turn: TypeAlias = tuple[int, datetime, str]
 
-def turn(workload: Workload) -> tuple[int, datetime, str]:
+
+def turn(workload: Workload) -> Turn:
     """The sort key of service: priority, then waiting age, then uid. The age is the job's, over all attempts."""
     return -workload.spec.priority, workload.spec.created_at, workload.metadata.uid
 
@@ -47,6 +49,11 @@ def overtaking(queue: ClusterQueueSpec) -> Overtaking:
         case QueueingStrategy.BOUNDED_OVERTAKING:
             after = queue.reservation_after
             return Overtaking(queue.max_overtakes, timedelta(seconds=seconds(after)) if after is not None else None)
+
+
+def has_line(queue: ClusterQueueSpec) -> bool:
+    """Whether a gang of the queue may ever have to wait behind another one of it."""
+    return overtaking(queue).most is not None
 
 
 Needs = frozenset[FlavorResource]

@@ -48,7 +48,8 @@ from layers.queue.quota_objects import usage_of
 from layers.queue.quota_tree import FlavorResource, QuotaTree
 from layers.queue.sizes import resized, sizes_of
 from layers.queue.snapshot import Snapshot
-from layers.queue.weights import fair_shares, tree_of_queue
+from layers.queue.standing import Standing
+from layers.queue.weights import fair_shares
 
 ANSWER_WITHIN = timedelta(seconds=30)
 """So long the gang gate has for its answer."""
@@ -66,13 +67,14 @@ _UNSUITED = (Reason.NO_MATCHING_FLAVOR, Reason.FLAVOR_TAINT_NOT_TOLERATED, Reaso
 
 
 class Preempting:
-    """The plans of one pass. ``charges``: what is charged so far; the pass goes on counting in it."""
+    """The plans of one pass. ``standing``: who is charged and who has a plan as it begins; ``charges``: what is charged
+    so far, in which the pass goes on counting."""
 
-    def __init__(self, world: Snapshot, charges: Charges, now: datetime) -> None:
-        self._world, self._charges, self._now = world, charges, now
+    def __init__(self, world: Snapshot, standing: Standing, charges: Charges, now: datetime) -> None:
+        self._world, self._standing, self._charges, self._now = world, standing, charges, now
         self._plans = {
             w.metadata.uid: w
-            for w in world.workloads.values()
+            for w in standing.planning.values()
             if w.status.preemption
             and w.status.preemption.in_flight
             and w.status.preemption.until > now
@@ -89,9 +91,10 @@ class Preempting:
                     if c.uid in chosen:
                         self._victims.setdefault((c.uid, c.attempt), (preemptor, c.cause))
         self._later = self._kept()
-        self._claims: dict[str, list[Claim]] | None = None
-        self._by_uid: Mapping[str, Workload] | None = None
+        self._claims: dict[str, list[Claim]] = {}
         self._shares: dict[str, FairShares] | None = None
+        self.moved: set[str] = set()
+        """The trees in which a plan has begun or failed since whoever reads it has emptied it."""
         self._hopeless: set[tuple[str, str, int]] = set()
         """(queue, template and size, priority) for which nobody makes room: a younger one alike is not asked about."""
         self._roomless: set[tuple[str, int, frozenset[tuple[FlavorResource, int]]]] = set()
@@ -125,14 +128,16 @@ class Preempting:
         if not self._victims:
             return None
         tree = self._world.ledger()
-        for workload in self._world.workloads.values():
-            charge = workload.charge
-            if charge is not None and (workload.metadata.uid, workload.status.attempt) not in self._victims:
-                _count(tree, charge)
-        for preemptor in self._plans.values():
-            plan = preemptor.status.preemption
-            if plan and plan.state is PreemptionState.EVICTING:
-                _count(tree, plan.admission)
+        evicting = [
+            p for w in self._plans.values() if (p := w.status.preemption) and p.state is PreemptionState.EVICTING
+        ]
+        for root in {self._tree_of(plan.admission.cluster_queue) for plan in evicting}:
+            for workload in self._standing.charged_in(root):
+                charge = workload.charge
+                if charge is not None and (workload.metadata.uid, workload.status.attempt) not in self._victims:
+                    _count(tree, charge)
+        for plan in evicting:
+            _count(tree, plan.admission)
         return tree
 
     def in_fair_turn(self, ready: Iterable[Workload]) -> list[Workload]:
@@ -152,6 +157,18 @@ class Preempting:
             for i, claim in zip(slots, in_fair_turn(claims, self._charges.tree, shares), strict=True):
                 found[i] = of[claim.uid]
         return found
+
+    def victims(self) -> Iterable[str]:
+        """The uids of those that are to be evicted for others."""
+        return (uid for uid, _ in self._victims)
+
+    def may_plan_in(self, root: str) -> bool:
+        """Whether no plan is in flight in the tree."""
+        return root not in self._in_flight
+
+    def weighs_shares(self, queue: str) -> bool:
+        """Whether shares are weighed in the queue's tree."""
+        return self._shares_of(queue) is not None
 
     # ---- which flavor ------------------------------------------------------------------------------------------------
 
@@ -283,6 +300,7 @@ class Preempting:
                 failures=before.failures if before else 0,
             )
             self._in_flight[self._tree_of(queue.key)] = workload.metadata.uid
+            self.moved.add(self._tree_of(queue.key))
             said = f"{len(plan.candidates)} gangs may be evicted for this one"
             planned = self._with(workload, plan, True, "Planned", said)
             return planned, [Blocker(reason=Reason.WAITING_FOR_VICTIMS)], plan.until
@@ -330,6 +348,7 @@ class Preempting:
         reason = "NoPlacementEvenIfEvicted" if state is PreemptionState.REFUSED else "DeadlinePassed"
         blockers = self._refusal(over) if state is PreemptionState.REFUSED else []
         self._in_flight.pop(self._tree_of(plan.admission.cluster_queue), None)
+        self.moved.add(self._tree_of(plan.admission.cluster_queue))
         return self._with(workload, over, False, reason, said), blockers, over.until
 
     def _refusal(self, plan: PreemptionPlan) -> list[Blocker]:
@@ -392,30 +411,28 @@ class Preempting:
 
     def _shares_of(self, queue: str) -> FairShares | None:
         """The shares of the queue's tree, if a queue or Cohort of it asks for that."""
+        if not self._standing.weighs_shares:
+            return None
         if self._shares is None:
             self._shares = fair_shares(self._world, self._charges.tree)
         return self._shares.get(self._tree_of(queue))
 
     def _charged(self, queue: str) -> list[Claim]:
         """Whoever is charged in the queue's tree. Who is stuck in ending is neither counted on nor evicted again."""
-        if self._claims is None:
-            self._claims = {}
-            for workload in self._world.workloads.values():
+        root = self._tree_of(queue)
+        if root not in self._claims:
+            found = self._claims[root] = []
+            for workload in self._standing.charged_in(root):
                 charge = workload.charge
                 if charge is None or workload.spec.job.kind not in self._world.kinds:
                     continue
                 if workload.key in self._world.set_aside or self._is_stuck(workload):
                     continue
-                root = self._tree_of(charge.cluster_queue)
-                self._claims.setdefault(root, []).append(self._claim(workload, charge))
-        return self._claims.get(self._tree_of(queue), [])
+                found.append(self._claim(workload, charge))
+        return self._claims[root]
 
     def _is_stuck(self, workload: Workload) -> bool:
-        if workload.state is not WorkloadState.ENDING:
-            return False
-        evicted = find(workload.status.conditions, EVICTED)
-        since = evicted.last_transition_time if evicted and evicted.status == "True" else None
-        since = since or workload.metadata.deletion_timestamp
+        since = ending_since(workload)
         return since is not None and since + STUCK_AFTER <= self._now
 
     def _claim(self, workload: Workload, admission: Admission) -> Claim:
@@ -435,23 +452,19 @@ class Preempting:
         )
 
     def _candidate(self, victim: Victim) -> PreemptionCandidate:
-        workload = self._of_uid()[victim.claim.uid]
+        workload = self._standing.of_uid[victim.claim.uid]
         return PreemptionCandidate(
             uid=victim.claim.uid, attempt=workload.status.attempt, workload=workload.key, cause=victim.cause.value
         )
 
-    def _of_uid(self) -> Mapping[str, Workload]:
-        if self._by_uid is None:
-            self._by_uid = {w.metadata.uid: w for w in self._world.workloads.values()}
-        return self._by_uid
-
     def _named(self, uids: Iterable[str]) -> tuple[tuple[str, ...], int | None]:
-        keys = [self._of_uid()[uid].key for uid in uids if uid in self._of_uid()]
+        known = self._standing.of_uid
+        keys = [known[uid].key for uid in uids if uid in known]
         more = len(keys) - MAX_OBJECTS
         return tuple(keys[:MAX_OBJECTS]), more if more > 0 else None
 
     def _tree_of(self, queue: str) -> str:
-        return tree_of_queue(self._world.quota, queue)
+        return self._standing.root_of(queue)
 
     def _wants(self, workload: Workload) -> bool:
         return (
@@ -469,6 +482,15 @@ class Preempting:
             generation=workload.metadata.generation,
         )  # fmt: skip
         return workload.but(status=workload.status.but(preemption=plan, conditions=conditions))
+
+
+def ending_since(workload: Workload) -> datetime | None:
+    """When the attempt was evicted, or the Workload deleted; None: it goes on, or nobody has noted that."""
+    if workload.state is not WorkloadState.ENDING:
+        return None
+    evicted = find(workload.status.conditions, EVICTED)
+    since = evicted.last_transition_time if evicted and evicted.status == "True" else None
+    return since or workload.metadata.deletion_timestamp
 
 
 def without_plan(workload: Workload, reason: str, message: str, now: datetime) -> Workload:

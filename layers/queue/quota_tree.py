@@ -272,6 +272,10 @@ class QuotaTree:
             self._journal = []
         return len(self._journal)
 
+    def settle(self) -> None:
+        """Keep all that was added and removed: no mark that was made before is good any more."""
+        self._journal = None
+
     def rollback(self, mark: int) -> None:
         """Undo all that was added and removed since the mark. Raises ValueError if it was undone before."""
         if self._journal is None or mark > len(self._journal):

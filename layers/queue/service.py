@@ -32,10 +32,11 @@ from contracts.mirrors import Node, Pod
 from contracts.names import WORKLOAD_FINALIZER, WORKLOAD_LABEL, workload_name
 from layers.queue.auditing import Auditing
 from layers.queue.counting import cluster_queue_statuses, cohort_statuses, local_queue_statuses
-from layers.queue.decide import decide
-from layers.queue.from_nodes import Supply, followed, supplied_by, supplies
-from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch, view
+from layers.queue.from_nodes import supplied_by
+from layers.queue.jobs.batch import BatchJob, is_managed, start_patch, suspend_patch
+from layers.queue.leaving import unfinished, workload_of_unfinished
 from layers.queue.past_use import next_sample_at
+from layers.queue.seeing import Seen
 from layers.queue.snapshot import (
     DeleteWorkload,
     JobView,
@@ -44,14 +45,14 @@ from layers.queue.snapshot import (
     ReadRemains,
     RemoveFinalizer,
     RewriteSpec,
-    Snapshot,
     StartJob,
     Step,
     SuspendJob,
+    key_of_step,
 )
 from layers.queue.spans import bound_span, deleted_spans, spans_of_write, spans_to_tell_again
 from layers.queue.telling import Telling
-from layers.runtime.errors import NOT_THE_API, ApiError, ApiFailure, Conflict, NotFound, NotSent
+from layers.runtime.errors import NOT_THE_API, ApiError, ApiFailure, Conflict, NotFound, NotSent, has_not_happened
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
 from layers.runtime.resources import NAMESPACES, NODES, PODS, Resource, resource_of
@@ -63,7 +64,7 @@ log = structlog.get_logger(__name__)
 PASS, COUNTS, AUDIT = "pass", "counts", "audit"
 TOGETHER = 0.01
 """Seconds: changes that come within them share a pass."""
-COUNTS_EVERY = 0.5
+COUNTS_EVERY = 1.0
 """Seconds between two writes of a queue's counts: a gang moves through several states in one of them."""
 AUDIT_AFTER = 1.0
 """Seconds: changes that come within them share an audit."""
@@ -73,12 +74,10 @@ PATIENCE = 5
 """Conflicts in a row on one Workload before it is set aside: the view is a little late, as a rule."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds for which a Workload is set aside that the server refuses to have written."""
-GIVEN_UP = 5
-"""Refusals in a row after which a Workload keeps no place in line: it cannot be charged."""
 LONGEST_STEP = 5.0
 """Seconds for one write, with all that the server has it wait: then the others go on without it."""
 MANY = 150
-"""Workloads from which on a pass is decided beside the event loop."""
+"""Changes from which on a pass is decided beside the event loop, and Workloads if it looks at all of them."""
 
 BATCH_JOBS: Resource[BatchJob] = Resource("/apis/batch/v1", "jobs", True, "Job", BatchJob)
 WORKLOADS = resource_of(Workload)
@@ -91,47 +90,23 @@ def build(runtime: Runtime) -> Gate:
     return QueueGate(runtime).gate()
 
 
-class QueueGate:
+class QueueGate(Seen):
     """Caches, passes, writes."""
 
     def __init__(self, runtime: Runtime, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._runtime, self._api, self._clock = runtime, runtime.api, clock
+        super().__init__(clock, Auditing(runtime.meters.registry), runtime.settings.retain_finished)
+        self._runtime, self._api = runtime, runtime.api
         self._queue = Queue("queue", runtime.meters, longest_backoff=2.0)
-        kept = runtime.settings.retain_finished
-        self._retention = None if kept is None else timedelta(seconds=kept)
-        self.jobs: Cache[BatchJob] = Cache()
-        self.pods: Cache[Pod] = Cache()
-        self.namespaces: Cache[Any] = Cache()
-        self.workloads: Cache[Workload] = Cache()
-        self.pod_groups: Cache[PodGroup] = Cache()
-        self.capacity_requests: Cache[CapacityRequest] = Cache()
-        self.local_queues: Cache[LocalQueue] = Cache()
-        self.cluster_queues: Cache[ClusterQueue] = Cache()
-        self.cohorts: Cache[Cohort] = Cache()
-        self.flavors: Cache[ResourceFlavor] = Cache()
-        self.priority_classes: Cache[WorkloadPriorityClass] = Cache()
-        self.nodes: Cache[Node] = Cache()
-        self.node_pools: Cache[NodePool] = Cache()
-        self.pods.index("workload", _workload_of_unfinished)
-        self._views: dict[str, JobView] = {}
-        self._supply: Mapping[str, Supply] | None = None
         self._leading = False
-        self._left_nothing: set[tuple[str, int]] = set()
-        self._in_doubt: dict[str, PutWorkload] = {}
         self._asked: Counter[str] = Counter()
         self._ask_at: dict[str, datetime] = {}
-        self._written: dict[str, datetime] = {}
-        self._short_since: dict[str, datetime] = {}
         self._deleting: set[str] = set()
         self._bound_told: set[tuple[str, int]] = set()
         self._end_told: set[str] = set()
-        self._refusals: Counter[str] = Counter()
         self._conflicts: Counter[str] = Counter()
         self._faults: frozenset[tuple[str, str]] = frozenset()
-        self._aside_until: dict[str, datetime] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._telling = Telling(runtime.meters.registry)
-        self._auditing = Auditing(runtime.meters.registry)
 
     def gate(self) -> Gate:
         """What the runtime runs: thirteen watches and one queue."""
@@ -170,24 +145,29 @@ class QueueGate:
     def _setting_changed(self, key: str, old: Any, new: Any) -> None:
         if old is None or new is None or old.spec != new.spec:
             self._supply = None
+            self._look_at_all()
             self._touch(counts=True)
 
     def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
         if self._supply != {} and (old is None or new is None or supplied_by(old) != supplied_by(new)):
             self._supply = None
+            self._look_at_all()
             self._touch(counts=True)
 
     def _namespace_changed(self, key: str, old: Any, new: Any) -> None:
         if old is None or new is None or old.metadata.labels != new.metadata.labels:
+            self._look_at_all()
             self._touch()
 
     def _priorities_changed(self, key: str, old: Any, new: Any) -> None:
         for job in self.jobs.values():
             self._look_at(job)
+        self._look_at_all()
         self._touch()
 
     def _job_changed(self, key: str, old: BatchJob | None, new: BatchJob | None) -> None:
         before = self._views.get(key)
+        self._passes.job_changed(key)
         if before is not None:
             self._try_again(f"{before.namespace}/{workload_name('Job', before.asked.job.name, before.uid)}")
         if new is None or not is_managed(new):
@@ -200,18 +180,6 @@ class QueueGate:
         if before is None or replace(before, resource_version=after.resource_version) != after:
             self._touch()
 
-    def _look_at(self, job: BatchJob) -> JobView:
-        priorities = {c.metadata.name: c.value for c in self.priority_classes.values()}
-        before = self._views.get(job.key)
-        seen = self._views[job.key] = view(job, priorities, before)
-        if seen.short and not seen.suspended:
-            self._short_since.setdefault(seen.uid, self._clock())
-        else:
-            self._short_since.pop(seen.uid, None)
-        if not seen.readable and (before is None or before.readable):
-            log.error("job.unreadable", job=job.key, error=seen.problems[0])
-        return seen
-
     def _try_again(self, key: str) -> None:
         """What the server refused may be taken now: the Workload or its job has changed."""
         self._refusals.pop(key, None)
@@ -220,13 +188,15 @@ class QueueGate:
             self._touch()
 
     def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
-        was, is_ = (bool(p and list(_workload_of_unfinished(p))) for p in (old, new))
+        was, is_ = ({*workload_of_unfinished(p)} if p else set[str]() for p in (old, new))
         if was != is_:
             self._touch()
         if self._auditing.pod_changed(key, new):
             self._queue.add_after(AUDIT, AUDIT_AFTER)
 
     def _workload_changed(self, key: str, old: Workload | None, new: Workload | None) -> None:
+        self._passes.changed(key)
+        self._uncounted.add(key)
         self._try_again(key)
         self._ask_at.pop(key, None)  # a newer version clears a doubt without being asked
         if self._leading and new is not None:  # here, not after a write: the answer to a write may be lost
@@ -238,8 +208,9 @@ class QueueGate:
             self._written.pop(uid, None)
             self._deleting.discard(uid)
             self._end_told.discard(uid)
-            self._left_nothing = {k for k in self._left_nothing if k[0] != uid}
-            self._bound_told = {k for k in self._bound_told if k[0] != uid}
+            for attempt in range(1, old.status.attempt + 1):
+                self._left_nothing.discard((uid, attempt))
+                self._bound_told.discard((uid, attempt))
             for doubt in (self._in_doubt, self._asked, self._ask_at):
                 doubt.pop(key, None)
         self._auditing.workload_changed(key)
@@ -250,9 +221,11 @@ class QueueGate:
         workload = self.workloads.get(key)
         if self._leading and workload is not None:
             self._tell_bound(workload)
+        self._passes.changed(key)
         self._touch()
 
     def _request_changed(self, key: str, old: CapacityRequest | None, new: CapacityRequest | None) -> None:
+        self._passes.changed(key)
         self._touch()
 
     # ---- passes ----------------------------------------------------------------------------------------------------
@@ -278,6 +251,7 @@ class QueueGate:
                 self._runtime.spans.emit(span)
             if bound_span(workload, *behind):
                 self._bound_told.add((workload.metadata.uid, workload.status.attempt))
+        self._look_at_all()
         self._auditing.begin()
         self._queue.add_after(AUDIT, AUDIT_AFTER)
         self._touch(counts=True)
@@ -289,10 +263,12 @@ class QueueGate:
             return await self._audit()
         await self._clear_doubts()
         now = self._clock()
-        world = self._snapshot(now)
-        # A decision is a function of what does not change: beside the event loop it is the same, and holds nobody up.
-        many = len(world.workloads) > MANY
-        decision = await asyncio.to_thread(decide, world, now) if many else decide(world, now)
+        changes = self._changes()
+        # Beside the event loop a decision holds nobody up, and needs copies that do not change meanwhile.
+        if (len(self.workloads) if changes.everything else changes.many) > MANY:
+            decision = await asyncio.to_thread(self._passes.decide, self._snapshot(now), now, changes)
+        else:
+            decision = self._passes.decide(self._snapshot(now, live=True), now, changes)
         self._tell_faults(decision.faults)
         landed = True
         for step in decision.steps:
@@ -302,7 +278,6 @@ class QueueGate:
         if landed:
             rest = [s for s in decision.steps if not (isinstance(s, PutWorkload) and s.charges)]
             await self._all_landed(rest)
-        self._telling.measure(world.workloads.values())
         due = [t for t in (decision.wake_at, *self._aside_until.values()) if t is not None]
         due += [self._ask_at.get(k, now) for k in self._in_doubt]
         return max(TOGETHER, (min(due) - self._clock()).total_seconds()) if due else None
@@ -316,7 +291,7 @@ class QueueGate:
 
     async def _landed(self, step: Step) -> bool:
         """Write one step. False: the server refused it, and the Workload is left alone for a moment if that goes on."""
-        key = _key_of(step)
+        key = key_of_step(step)
         try:
             async with self._slots, asyncio.timeout(LONGEST_STEP):
                 await self._write(step)
@@ -343,9 +318,10 @@ class QueueGate:
 
     def _set_aside(self, step: Step, before: int, error: str) -> None:
         """Leave the Workload alone for a moment that doubles with the times ``before``."""
-        key = _key_of(step)
+        key = key_of_step(step)
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(before, 10))
         self._aside_until[key] = self._clock() + timedelta(seconds=pause)
+        self._passes.changed(key)
         log.warning("step.refused", step=type(step).__name__, workload=key, error=error, again_in=pause)
         self._touch()
 
@@ -358,7 +334,7 @@ class QueueGate:
         try:
             stored = await write_status(self._api, self.workloads, WORKLOADS, step.new, step.old)
         except (ApiError, NotSent) as error:
-            if _has_not_happened(error):
+            if has_not_happened(error):
                 self._in_doubt.pop(step.old.key, None)
             raise
         self._in_doubt.pop(step.old.key, None)
@@ -414,6 +390,7 @@ class QueueGate:
     def _tell_of_write(self, stored: Workload, old: Workload) -> None:
         """Note and log the status that is stored now over ``old``; it has no other author."""
         self._written[old.metadata.uid] = self._clock()
+        self._passes.changed(old.key)
         self._telling.written(stored, old)
 
     async def _write(self, step: Step) -> None:
@@ -471,76 +448,52 @@ class QueueGate:
         else:
             self.capacity_requests.put_own_write(request)
             in_flight = request.in_flight
-        if not in_flight and not _unfinished(workload, pods):
+        if not in_flight and not unfinished(workload, pods):
             self._left_nothing.add((meta.uid, workload.status.attempt))
+            self._passes.changed(workload.key)
         self._touch()
 
     async def _audit(self) -> float:
         now, before = self._clock(), self._auditing.believed
-        question = self._auditing.ask(self._snapshot(now), now)
+        world = self._snapshot(now)
+        question = self._auditing.ask(world, now)
+        untold = self._passes.untold(world) if question.is_whole else set[str]()
+        if untold:
+            log.error("passes.untold", workloads=sorted(untold)[:8], count=len(untold))
+            self._look_at_all()
+            self._touch(counts=True)
         many = len(question.about) > MANY
         again = self._auditing.take(await asyncio.to_thread(question.answer) if many else question.answer(), now)
         if self._auditing.believed != before:
+            self._look_at_all()
             self._touch(counts=True)
         return again
 
     async def _count(self) -> float | None:
         """Write the counts of every queue and Cohort where they have changed. Returns when time alone changes them."""
         now = self._clock()
-        world = self._snapshot(now)
+        self._telling.measure(self.workloads.live.values())
+        world = self._snapshot(now, live=True)
+        counts = self._counted(world)
         writes: list[Awaitable[object]] = [
             write_status(self._api, self.cluster_queues, CLUSTER_QUEUES, new, old)
-            for new, old in cluster_queue_statuses(world, now)
+            for new, old in cluster_queue_statuses(world, now, counts)
         ]
         writes += [
             write_status(self._api, self.local_queues, LOCAL_QUEUES, new, old)
-            for new, old in local_queue_statuses(world, now)
+            for new, old in local_queue_statuses(world, now, counts)
         ]
-        writes += [write_status(self._api, self.cohorts, COHORTS, new, old) for new, old in cohort_statuses(world, now)]
+        writes += [
+            write_status(self._api, self.cohorts, COHORTS, new, old) for new, old in cohort_statuses(world, now, counts)
+        ]
         for error in await asyncio.gather(*writes, return_exceptions=True):
             if isinstance(error, ApiError):
                 log.info("counts.again", error=str(error))
                 self._queue.add_after(COUNTS, COUNTS_EVERY)
             elif isinstance(error, BaseException):
                 raise error
-        due = next_sample_at(_by_key(self.local_queues), _by_key(self.cluster_queues))
+        due = next_sample_at(self.local_queues.live, self.cluster_queues.live)
         return None if due is None else max(COUNTS_EVERY, (due - self._clock()).total_seconds())
-
-    def _snapshot(self, now: datetime) -> Snapshot:
-        self._aside_until = {k: t for k, t in self._aside_until.items() if t > now}
-        doubted = {k: s.new for k, s in self._in_doubt.items() if k in self.workloads}
-        return Snapshot(
-            jobs=dict(self._views),
-            workloads={**_by_key(self.workloads), **doubted},
-            pod_groups=_by_key(self.pod_groups),
-            capacity_requests=_by_key(self.capacity_requests),
-            local_queues=_by_key(self.local_queues),
-            cluster_queues=_by_key(self.cluster_queues),
-            cohorts=_by_key(self.cohorts),
-            flavors=_by_key(self.flavors),
-            namespaces={n.metadata.name: n.metadata.labels for n in self.namespaces.values()},
-            unfinished_pods={w.key: n for w in self.workloads.values() if (n := self._unfinished(w))},
-            left_nothing=frozenset(self._left_nothing),
-            set_aside=frozenset((*self._aside_until, *doubted)),
-            unwritable=frozenset(k for k in self._aside_until if self._refusals[k] >= GIVEN_UP),
-            short_since=dict(self._short_since),
-            retention=self._retention,
-            written=dict(self._written),
-            supply=self._supplies(),
-            drifts=self._auditing.believed,
-        )
-
-    def _supplies(self) -> Mapping[str, Supply]:
-        """What there is of the flavors from whose nodes quota is derived; reckoned anew when something has changed."""
-        if self._supply is None:
-            groups = [g for q in self.cluster_queues.values() for g in q.spec.resource_groups]
-            groups += [g for c in self.cohorts.values() for g in c.spec.resource_groups]
-            flavors, nodes, pools = _by_key(self.flavors), self.nodes.values(), self.node_pools.values()
-            self._supply = supplies(followed(groups), flavors, nodes, pools)
-        return self._supply
-
-    def _unfinished(self, workload: Workload) -> int:
-        return _unfinished(workload, self.pods.by("workload", workload.key))
 
     def _tell_faults(self, faults: Iterable[tuple[str, str]]) -> None:
         found = frozenset(faults)
@@ -558,42 +511,3 @@ class QueueGate:
         if span is not None:
             self._bound_told.add(attempt)
             self._runtime.spans.emit(span)
-
-
-def _workload_of_unfinished(pod: Pod) -> Iterable[str]:
-    """The key of the Workload of a pod that has not ended; none for any other pod."""
-    name = pod.metadata.labels.get(WORKLOAD_LABEL)
-    if name and pod.status.phase not in ("Succeeded", "Failed"):
-        yield f"{pod.metadata.namespace}/{name}"
-
-
-def _unfinished(workload: Workload, pods: Iterable[Pod]) -> int:
-    """How many have not ended: of its job's pods, and of those that were orphaned when it was deleted."""
-    owners = (p.metadata.controller for p in pods if any(_workload_of_unfinished(p)))
-    return sum(owner is None or owner.uid == workload.spec.job.uid for owner in owners)
-
-
-def _has_not_happened(error: ApiFailure) -> bool:
-    """Whether the server itself has refused a write, or has never got it.
-
-    A conflict does not tell: the HTTP client sends a PUT again by itself when a connection that was kept breaks, and
-    then the first one may be what the second one conflicts with.
-    """
-    if isinstance(error, ApiError):
-        return 400 <= error.status < 500 and error.status not in (408, 409) and error.reason != NOT_THE_API
-    return isinstance(error, NotSent)
-
-
-def _by_key(cache: Cache[Any]) -> dict[str, Any]:
-    return dict(zip(cache.keys(), cache.values(), strict=True))
-
-
-def _key_of(step: Step) -> str:
-    """The key of the Workload that a step is about."""
-    match step:
-        case PutWorkload(_, old) | RewriteSpec(_, old):
-            return old.key
-        case SuspendJob(_, workload_key):
-            return workload_key
-        case _:
-            return step.workload.key

@@ -6,6 +6,7 @@ Everything here is frozen: `layers.queue.decide` is a function of a `Snapshot` a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -22,8 +23,9 @@ from contracts.kinds import (
 from contracts.kinds.workload import WorkloadSpec
 from layers.queue.drift import Cause, Drift
 from layers.queue.from_nodes import Supply
-from layers.queue.quota_objects import quota_tree, usage_of
+from layers.queue.quota_objects import quota_tree
 from layers.queue.quota_tree import QuotaTree
+from layers.queue.verdicts import REFRESH
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Snapshot:
     """The labels of every namespace."""
     unfinished_pods: Mapping[str, int] = field(default_factory=dict)
     """Pods of a Workload that still exist and have not ended, terminating ones among them, by the Workload's key."""
-    left_nothing: frozenset[tuple[str, int]] = frozenset()
+    left_nothing: AbstractSet[tuple[str, int]] = frozenset()
     """(Workload uid, attempt) of which neither a pod nor a purchase in flight was found by a consistent read, made when
     its job was held and it was no longer charged without being admitted: from then on none can begin."""
     kinds: frozenset[str] = frozenset({"Job"})
@@ -104,6 +106,8 @@ class Snapshot:
     """So long a finished Workload is kept; None: as long as its job."""
     written: Mapping[str, datetime] = field(default_factory=dict)
     """When this process last wrote a Workload's status, by its uid."""
+    refresh: timedelta = REFRESH
+    """How often mere numbers of a standing rejection are written anew."""
     supply: Mapping[str, Supply] = field(default_factory=dict)
     """What there is of each flavor from whose nodes some quota is derived."""
     drifts: tuple[Drift, ...] = ()
@@ -119,16 +123,9 @@ class Snapshot:
         """All quota there is, for questions of its shape. To count charges, take a `ledger`."""
         return quota_tree(self.cluster_queues.values(), self.cohorts.values(), self.supply)
 
-    @cached_property
-    def charged(self) -> QuotaTree:
-        """All quota there is, and all that is charged of it, or used without a charge. Not to be counted in."""
-        tree = self.ledger()
-        for workload in self.workloads.values():
-            charge = workload.charge
-            if charge is not None:
-                for flavor, resource, amount in usage_of(charge):
-                    tree.add(charge.cluster_queue, flavor, resource, amount)
-        return tree
+    def known_quota(self, quota: QuotaTree) -> None:
+        """Take what `quota` was of an earlier snapshot with the same queues, Cohorts and supply."""
+        self.__dict__["quota"] = quota
 
     def ledger(self) -> QuotaTree:
         """A tree to count charges in. Nothing is used of it but what pods use without a charge."""
@@ -193,6 +190,17 @@ class ReadRemains:
 
 
 Step = MakeWorkload | RewriteSpec | PutWorkload | DeleteWorkload | RemoveFinalizer | StartJob | SuspendJob | ReadRemains
+
+
+def key_of_step(step: Step) -> str:
+    """The key of the Workload that a step is about."""
+    match step:
+        case PutWorkload(_, old) | RewriteSpec(_, old):
+            return old.key
+        case SuspendJob(_, workload_key):
+            return workload_key
+        case _:
+            return step.workload.key
 
 
 @dataclass(frozen=True)

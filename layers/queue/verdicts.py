@@ -16,6 +16,22 @@ are bound, each count would be a write that the next one makes void."""
 REFRESH = timedelta(seconds=2)
 """How often mere numbers of a standing rejection are written anew."""
 
+REFRESHES = 50
+"""So many refreshes of numbers a second at most, of all Workloads together."""
+
+
+def refresh_for(workloads: int, before: timedelta = REFRESH) -> timedelta:
+    """How often numbers are to be written anew where there are so many Workloads: it doubles with them, and is halved
+    only when they are far fewer than ``before`` was meant for, so that it seldom changes."""
+    least = max(REFRESH, timedelta(seconds=workloads / REFRESHES))
+    if least <= before < 4 * least:
+        return before
+    found = REFRESH
+    while found < least:
+        found *= 2
+    return found
+
+
 _PASSED = {
     Passed.QUOTA_RESERVED: "quota is reserved",
     Passed.QUOTA_CHARGED: "quota is charged, the gang waits for its nodes",
@@ -53,18 +69,32 @@ def blockers_behind(workload: Workload, group: PodGroup | None, request: Capacit
     return tuple(found)
 
 
-def only_numbers_differ(new: Verdict, old: Verdict | None) -> bool:
-    """Whether both say the same of the same obstacles, only with other amounts."""
+_TAKEN = frozenset((Reason.QUOTA_EXCEEDED, Reason.BORROWING_LIMIT_REACHED, Reason.COHORT_EXHAUSTED))
+
+
+def only_numbers_differ(new: Verdict, old: Verdict | None, *, in_line: bool = True) -> bool:
+    """Whether both say the same of the same obstacles, only with other amounts.
+
+    That others have the quota is one obstacle: of which resource most lacks, and which limit they have reached, are its
+    numbers. They change with every charge in the whole tree. While the next attempt is not due anyway, it is no news at
+    all. Where nobody stands in line (``in_line`` is False), for
+    whom it is kept is one of them too.
+    """
     if old is None or new == old:
         return False
-    return _form(new) == _form(old)
+    taken = _TAKEN if in_line else _TAKEN | {Reason.BEHIND_HEAD}
+    return _form(new, taken) == _form(old, taken)
 
 
-def _form(verdict: Verdict) -> tuple[object, ...]:
+def _form(verdict: Verdict, taken: frozenset[Reason]) -> tuple[object, ...]:
+    backs_off = any(b.reason is Reason.BACKOFF for b in verdict.blockers)
     obstacles = frozenset(
-        (b.reason, b.pod_set, b.queue, b.cohort, b.flavor, b.pool, b.resource) for b in verdict.blockers
+        (b.reason, b.pod_set, b.queue, b.cohort, b.flavor, b.pool, b.resource) if b.reason not in taken else None
+        for b in verdict.blockers
+        if not (backs_off and b.reason in taken)
     )
-    return verdict.layer, verdict.reason, verdict.attempt, obstacles
+    reason = Reason.BACKOFF if backs_off and verdict.reason in taken else verdict.reason
+    return verdict.layer, None if reason in taken else reason, verdict.attempt, obstacles
 
 
 def has_settled(group: PodGroup | None, now: datetime) -> bool:

@@ -134,3 +134,14 @@ def error_of(status: int, body: bytes, retry_after: str | None = None) -> ApiErr
     if seconds is None and isinstance(details.get("retryAfterSeconds"), int) and details["retryAfterSeconds"] > 0:
         seconds = float(details["retryAfterSeconds"])
     return kind(status, reason, str(said.get("message") or ""), causes, seconds)
+
+
+def has_not_happened(error: ApiFailure) -> bool:
+    """Whether the server itself has refused a write, or has never got it.
+
+    A conflict does not tell: the HTTP client sends a PUT again by itself when a connection that was kept breaks, and
+    then the first one may be what the second one conflicts with.
+    """
+    if isinstance(error, ApiError):
+        return 400 <= error.status < 500 and error.status not in (408, 409) and error.reason != NOT_THE_API
+    return isinstance(error, NotSent)

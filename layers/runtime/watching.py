@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import random as random_source
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Generic
 
 import structlog
@@ -52,6 +53,11 @@ class Cache(Generic[T]):
 
     def get(self, key: str) -> T | None:
         return self._objects.get(key)
+
+    @property
+    def live(self) -> Mapping[str, T]:
+        """The objects by key, read-only: it shows every later change too."""
+        return MappingProxyType(self._objects)
 
     def values(self) -> list[T]:
         """A copy: it does not change under the reader."""

@@ -10,7 +10,7 @@ import pytest
 from contracts.conditions import find
 from contracts.names import GPU
 from layers.queue.audit import Found, audited
-from layers.queue.counting import QUOTA_DRIFT, cluster_queue_statuses
+from layers.queue.counting import QUOTA_DRIFT, Counts, cluster_queue_statuses
 from layers.queue.drift import Cause, Drift, PodUse, believed, summed
 from tests.queue.worlds import World, a_cluster_queue, a_flavor
 
@@ -106,7 +106,7 @@ def test_a_pod_of_no_workload_is_told_without_a_queue_and_counts_in_none() -> No
     world.drifts = tuple(d for drifts in found.values() for d in drifts)
 
     assert {(d.about, d.amount) for d in world.drifts} == {(("", "", GPU), 1), (("", "", "pods"), 1)}
-    assert world.snapshot().charged.usage("red", "any", GPU) == 3
+    assert Counts(world.snapshot()).charged.usage("red", "any", GPU) == 3
 
 
 def test_it_is_believed_once_it_has_lasted_and_only_as_much_as_was_there_all_along() -> None:
@@ -175,7 +175,7 @@ def test_a_charge_whose_attempt_is_over_and_left_nothing_is_told_after_a_minute(
     assert (before, early) == ({}, [])
     assert (drift.about, drift.cause, drift.amount) == (("red", "any", GPU), Cause.UNUSED, 3)
     world.drifts = (drift,)
-    assert world.snapshot().charged.usage("red", "any", GPU) == 3  # counted once
+    assert Counts(world.snapshot()).charged.usage("red", "any", GPU) == 3  # counted once
 
 
 def test_a_charge_that_waits_for_pods_on_their_way_out_or_for_a_purchase_is_no_drift() -> None:

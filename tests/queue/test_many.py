@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from layers.queue import service
-from layers.queue.decide import decide
+from layers.queue import seeing, service
+from layers.queue.passes import Changes, Passes
 from layers.queue.snapshot import Decision, Snapshot
 from layers.runtime.api import Api
 from layers.runtime.transport import HttpTransport
@@ -24,11 +24,12 @@ async def test_what_takes_long_is_decided_beside_the_event_loop_and_comes_to_the
 ) -> None:
     threads: list[bool] = []
 
-    def watched(world: Snapshot, now: datetime) -> Decision:
-        threads.append(threading.current_thread() is threading.main_thread())
-        return decide(world, now)
+    class Watched(Passes):
+        def decide(self, world: Snapshot, now: datetime, changes: Changes | None = None) -> Decision:
+            threads.append(threading.current_thread() is threading.main_thread())
+            return super().decide(world, now, changes)
 
-    monkeypatch.setattr(service, "decide", watched)
+    monkeypatch.setattr(seeing, "Passes", Watched)
     monkeypatch.setattr(service, "MANY", 3)
     world = World()
     for i in range(gangs):

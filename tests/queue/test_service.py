@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from contracts.kinds import CapacityRequest, LocalQueue
+from contracts.kinds import CapacityRequest, LocalQueue, Workload
 from contracts.reasons import EvictionReason
 from layers.queue import attempts
 from layers.queue.counting import cluster_queue_statuses, local_queue_statuses
@@ -326,6 +327,52 @@ async def test_one_job_that_cannot_be_read_leaves_the_gate_running(wire: Wire, a
     view = plane.gate._views["team/huge"]
 
     assert view.problems
+    plane.close()
+
+
+async def test_the_counts_of_a_queue_are_written_once_a_second_however_often_they_change(wire: Wire, api: Api) -> None:
+    world = World(a_cluster_queue(quota={"any": {GPU: 8}}))
+    world.submit("old", 8)
+    world.step()
+    pending = world.of("old")
+    world.settle()
+    reserved = world.of("old")
+    plane = Plane(wire, api, world)
+    written: list[tuple[float, int, int]] = []
+
+    async def stored(request: web.Request) -> web.Response:
+        body = await request.json()
+        counts = body["status"]["pendingWorkloads"], body["status"]["reservingWorkloads"]
+        written.append((asyncio.get_running_loop().time(), *counts))
+        return web.json_response(plane.versioned(body))
+
+    wire.on("PUT", "/apis/trigate.dev/v1alpha1/clusterqueues/red/status", stored)
+    wire.on("PUT", "/apis/trigate.dev/v1alpha1/namespaces/team/localqueues/main/status", stored)
+
+    async def changes() -> None:
+        for i in range(26):
+            present = pending if i // 7 % 2 else reserved
+            plane.gate.workloads.put_seen(Workload.model_validate(plane.versioned(present.to_wire())))
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(2)
+
+    async def work() -> None:
+        queue = plane.reconciler.queue
+        while True:
+            key = await queue.get()
+            if key == "counts":
+                await plane.reconciler.reconcile(key)
+            queue.done(key)
+
+    began = asyncio.get_running_loop().time()
+    worker = asyncio.create_task(work())
+    await changes()
+    worker.cancel()
+
+    moments = sorted({at - began for at, _, _ in written})
+    assert len(moments) == 3
+    assert all(later - earlier >= 1 for earlier, later in pairwise(moments))
+    assert written[-1][1:] == (1, 0)
     plane.close()
 
 

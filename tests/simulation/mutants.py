@@ -21,7 +21,8 @@ from layers.provisioning.claims import new_claim
 from layers.provisioning.service import ProvisioningGate
 from layers.provisioning.steps import CreateClaim, PutRequestStatus
 from layers.queue import decide as queue
-from layers.queue import preemption
+from layers.queue import held_back, preemption
+from layers.queue import seeing as queue_seeing
 from layers.queue import service as queue_service
 from layers.queue.quota_objects import usage_of
 from layers.simulation import admission
@@ -114,7 +115,7 @@ WAKES_WHEN_ALL_IS_OVER = a_story(
 
 
 def charge_whatever_the_quota(m: Patch) -> None:
-    m.setattr(queue, "stands", always(True))
+    m.setattr(held_back, "stands", always(True))
 
 
 def take_from_who_borrows_nothing(m: Patch) -> None:
@@ -123,22 +124,22 @@ def take_from_who_borrows_nothing(m: Patch) -> None:
 
 
 def free_quota_at_the_eviction_and_again_at_the_end(m: Patch) -> None:
-    begin = queue._Pass.__init__
+    begin = queue.Pass.__init__
 
-    def begun(self: Any, world: Any, now: Any) -> None:
-        begin(self, world, now)
+    def begun(self: Any, world: Any, standing: Any, now: Any) -> None:
+        begin(self, world, standing, now)
         for workload in world.workloads.values():
             charge = workload.charge
             if workload.state is WorkloadState.ENDING and charge is not None:
                 for flavor, resource, amount in usage_of(charge):
                     self.charges.tree.queue(charge.cluster_queue, flavor, resource).usage -= amount
 
-    m.setattr(queue._Pass, "__init__", begun)
+    m.setattr(queue.Pass, "__init__", begun)
 
 
 def end_a_charge_before_its_pods(m: Patch) -> None:
-    m.setattr(queue_service.QueueGate, "_unfinished", always(0))
-    m.setattr(queue_service, "_unfinished", always(0))
+    m.setattr(queue_service, "unfinished", always(0))
+    m.setattr(queue_seeing, "unfinished", always(0))
 
 
 def never_tell_a_span_again(m: Patch) -> None:

@@ -21,6 +21,7 @@ from layers.queue import decide as queue
 from layers.queue.leaving import Remains
 from layers.queue.order import Waiting
 from layers.queue.quota import Charges
+from layers.queue.quota_tree import QuotaTree
 from tests.worlds.gates import Effect, Gates
 from tests.worlds.model import Model
 from tests.worlds.objects import Key
@@ -52,12 +53,13 @@ class Mutant(NamedTuple):
 
 
 def no_freshness_check(m: Patch) -> None:
-    for place in ("behind", "decide", "running"):
+    for place in ("behind", "decide", "promises", "running"):
         m.setattr(f"layers.queue.{place}.answers", lambda group, workload: group is not None)
 
 
 def charges_not_counted(m: Patch) -> None:
     m.setattr(Charges, "add", lambda self, admission: None)
+    m.setattr(QuotaTree, "add", lambda self, *charge: None)
 
 
 def charge_ended_before_the_pods(m: Patch) -> None:
@@ -65,7 +67,7 @@ def charge_ended_before_the_pods(m: Patch) -> None:
         request = self.world.capacity_requests.get(workload.key)
         return request is None or not request.in_flight
 
-    m.setattr(queue._Pass, "_has_left_nothing", purchase_is_over)
+    m.setattr(queue.Pass, "_has_left_nothing", purchase_is_over)
 
 
 def charge_ended_before_the_purchase(m: Patch) -> None:

@@ -52,6 +52,8 @@ class Reason(StrEnum):
     NODE_SELECTOR_UNMATCHED = "NodeSelectorUnmatched"
     AFFINITY_UNSATISFIABLE = "AffinityUnsatisfiable"
     TAINTS_NOT_TOLERATED = "TaintsNotTolerated"
+    HOST_PORT_CONFLICT = "HostPortConflict"
+    TOPOLOGY_UNSATISFIABLE = "TopologyUnsatisfiable"
     # provisioning
     NO_MATCHING_POOL = "NoMatchingPool"
     UNKNOWN_LABEL = "UnknownLabel"

@@ -84,6 +84,12 @@ def remedy(b: Blocker) -> str | None:
             return f"make ready or uncordon {named}" if b.objects else "make nodes ready or uncordon them"
         case Reason.NODE_SELECTOR_UNMATCHED:
             return "label nodes as the Job's nodeSelector says, or change it"
+        case Reason.HOST_PORT_CONFLICT:
+            return f"{b.needed or 0} more nodes on which host port {named} is free, or leave the port out of the Job"
+        case Reason.TOPOLOGY_UNSATISFIABLE:
+            return f"room in the emptiest values of {named}, or a larger maxSkew in the Job's topology spread"
+        case Reason.AFFINITY_UNSATISFIABLE if b.cause:
+            return f"room that the pods' affinity over {named} leaves open, or change it"
         case Reason.AFFINITY_UNSATISFIABLE:
             return "label nodes as the Job's node affinity says, or change it"
         case Reason.TAINTS_NOT_TOLERATED:

@@ -32,8 +32,10 @@ from contracts.verdicts import Blocker, ordered
 from layers.gang import rejections
 from layers.gang.candidates import Candidate, Shape
 from layers.gang.evictions import Evictions
-from layers.gang.ledger import Free, Ledger
+from layers.gang.ledger import Free, Ledger, room_for
 from layers.gang.members import Shares, assignments, hold_of, shares_of
+from layers.gang.neighbours import minding
+from layers.gang.one_by_one import still_allowed
 from layers.gang.placement import Packing, could_pack, pack
 from layers.gang.snapshot import Gang, MemberClass, NodeRow, PodRow, Snapshot
 from layers.gang.statuses import (
@@ -65,13 +67,13 @@ def decide(world: Snapshot, now: datetime) -> Decision:
     Holds and pods together never exceed a node, nobody gets a place on a node that is held for another, and a gang has
     a place for every member or holds nothing, except what it keeps for nodes that its charge is buying.
     """
-    return _Pass(world, now).run()
+    return _Pass(minding(world), now).run()
 
 
 class _Pass:
     def __init__(self, world: Snapshot, now: datetime) -> None:
         self.world, self.now = world, now
-        self.ledger = Ledger(world.nodes, world.pods)
+        self.ledger = Ledger(world.nodes, world.pods, world.namespaces)
         known = {node.name: node for node in world.nodes}
         self.faults: list[tuple[str, str]] = []
         self.gangs = [self._candidate(g, known) for g in sorted(world.gangs, key=lambda g: g.order)]
@@ -201,12 +203,12 @@ class _Pass:
             room = 0
             if slots and i is not None and self.ledger.reason(i, members, g.uid, standing=standing) is None:
                 free = taken.setdefault(i, dict(self.ledger.free[i]))
-                room = min(slots, _room(members, free))
+                room = min(slots, room_for(members, free))
                 for resource, amount in members.amounts.items():
                     free[resource] = free.get(resource, 0) - amount * room
             if here + room:
                 kept[node, pod_set] = here + room
-        return kept
+        return still_allowed(self.ledger.neighbours, self.ledger.index, kept, g.members.here, g.classes)
 
     def _top_up(self, g: Candidate, kept: Shares) -> Packing:
         """Places for the members that ``kept`` has none for."""
@@ -472,6 +474,8 @@ class _Pass:
 
     def _fits_alone(self, g: Candidate) -> bool:
         wanted = g.wanted
+        if any(members.related for members, _ in wanted.values()):
+            return pack(self.alone, g.uid, wanted).whole
         if len(wanted) == 1:
             ((members, count),) = wanted.values()
             return self._room_alone(members, g.uid) >= count
@@ -585,14 +589,9 @@ def _says(group: PodGroup, reason: Reason) -> bool:
     return group.status.verdict is not None and group.status.verdict.reason is reason
 
 
-def _room(members: MemberClass, free: Free) -> int:
-    room = min((free.get(r, 0) // n for r, n in members.amounts.items() if n > 0), default=0)
-    return max(0, room)
-
-
 def _without_gangs(
     ledger: Ledger, nodes: tuple[NodeRow, ...], pods: tuple[PodRow, ...], gangs: list[Candidate]
 ) -> Ledger:
     """What there would be if every gang ended: only pods that belong to none count."""
     jobs = {g.workload.spec.job.uid for g in gangs}
-    return Ledger(nodes, (p for p in pods if p.job_uid not in jobs))
+    return Ledger(nodes, (p for p in pods if p.job_uid not in jobs), ledger.neighbours.namespaces)

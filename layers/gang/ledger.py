@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from contracts.reasons import Reason
 from layers.gang.feasibility import closed, obstacle
 from layers.gang.members import Members, Shares
+from layers.gang.neighbours import Neighbours
 from layers.gang.snapshot import MemberClass, NodeRow, PodRow
 
 Free = dict[str, int]
@@ -26,11 +27,18 @@ class _Counted:
 class Ledger:
     """The room on every node, kept while a pass decides. Nodes are in name order; ``free`` may be negative."""
 
-    def __init__(self, nodes: Iterable[NodeRow], pods: Iterable[PodRow]) -> None:
-        """``pods``: bound and not over, whoever's they are."""
+    def __init__(
+        self,
+        nodes: Iterable[NodeRow],
+        pods: Iterable[PodRow],
+        namespaces: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """``pods``: bound and not over, whoever's they are. ``namespaces``: the labels of each."""
+        pods = tuple(pods)
         self.nodes = sorted(nodes, key=lambda n: n.name)
         self.index = {node.name: i for i, node in enumerate(self.nodes)}
         self.free: list[Free] = [dict(node.allocatable) for node in self.nodes]
+        self.neighbours = Neighbours(self.nodes, pods, namespaces or {})
         self._devices = [[r for r, n in node.allocatable.items() if "/" in r and n > 0] for node in self.nodes]
         self._changes = [0] * len(self.nodes)
         self._known: dict[Hashable, Any] = {}
@@ -50,11 +58,13 @@ class Ledger:
         """Count what ``owner`` holds beyond its members that are there. Replaces what it held before."""
         self.release(owner)
         empty: dict[int, Free] = {}
+        places: list[tuple[int, MemberClass, int]] = []
         for (node, pod_set), count in shares.items():
             i = self.index.get(node)
             slots = count - members.here[node, pod_set]
             if i is None or slots <= 0 or pod_set not in classes:
                 continue
+            places.append((i, classes[pod_set], slots))
             taken = empty.setdefault(i, {})
             for resource, amount in classes[pod_set].amounts.items():
                 taken[resource] = taken.get(resource, 0) + amount * slots
@@ -63,6 +73,7 @@ class Ledger:
             self._changes[i] += 1
         if empty:
             self._empty[owner] = empty
+            self.neighbours.hold(owner, places)
             self._known.clear()
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -77,6 +88,7 @@ class Ledger:
         if owner not in self._empty:
             return
         self._known.clear()
+        self.neighbours.release(owner)
         for i, amounts in self._empty.pop(owner).items():
             for resource, amount in amounts.items():
                 self.free[i][resource] += amount

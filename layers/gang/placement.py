@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from layers.gang.ledger import Free, Ledger, room_for
+from layers.gang.one_by_one import Placing, place_one_by_one
 from layers.gang.snapshot import MemberClass
 
 Wanted = Mapping[str, tuple[MemberClass, int]]
@@ -31,9 +32,12 @@ def pack(ledger: Ledger, owner: str, wanted: Wanted) -> Packing:
     Nodes that were bought for ``owner`` come first, then those without devices that the member has no use for, then
     those with the least room, then by name: large gaps stay whole for large members. With members of one class the
     answer is exact: what is in ``rest`` has no room. With several classes it is greedy: it never places too much, and
-    may place less than possible.
+    may place less than possible. Members that mind other pods are placed one by one (`layers.gang.one_by_one`).
     """
     asked = {name: (members, count) for name, (members, count) in wanted.items() if count > 0}
+    if any(members.related for members, _ in asked.values()):
+        placing = place_related(ledger, owner, asked)
+        return Packing({(ledger.nodes[i].name, name): n for (i, name), n in placing.shares.items()}, placing.rest)
     if len(asked) <= 1:
         return _greedy(ledger, owner, asked, list(asked))
     best: Packing | None = None
@@ -45,6 +49,24 @@ def pack(ledger: Ledger, owner: str, wanted: Wanted) -> Packing:
             best = packing
     assert best is not None
     return best
+
+
+def place_related(ledger: Ledger, owner: str, wanted: Wanted) -> Placing:
+    """The same for a gang of which some class minds other pods. ``wanted`` is not empty."""
+    asked = {name: (members, count) for name, (members, count) in wanted.items() if count > 0}
+
+    orders = _orders(ledger, owner, asked) if len(asked) > 1 else [list(asked)]
+    return place_one_by_one(ledger.neighbours, asked, orders, partial(rooms_beside, ledger, owner, asked))
+
+
+def rooms_beside(
+    ledger: Ledger, owner: str, asked: Wanted, members: MemberClass, placed: Mapping[tuple[int, str], int]
+) -> dict[int, int]:
+    """Node → how many ``members`` have room there beside ``placed`` (by node and pod set), in the order of filling."""
+    changed: dict[int, Free] = {}
+    for (i, name), count in placed.items():
+        _take(changed.setdefault(i, dict(ledger.free[i])), asked[name][0], count)
+    return _rooms(ledger, owner, members, changed)
 
 
 def could_pack(frees: Sequence[Free], usable: Mapping[str, Sequence[bool]], wanted: Wanted) -> bool:

@@ -9,7 +9,8 @@ from contracts.reasons import Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker
 from layers.gang.ledger import Ledger, room_for
 from layers.gang.members import Members
-from layers.gang.placement import Packing, Wanted, could_pack
+from layers.gang.placement import Packing, Wanted, could_pack, pack
+from layers.gang.relations_unmet import relations_unmet
 from layers.gang.snapshot import PODS, Demand, MemberClass
 
 Amounts = dict[str, int]
@@ -23,12 +24,21 @@ def no_placement(
 
     What lacks comes first: InsufficientNodes by the resource that lacks most, PodSlotsExhausted, HeldForAnotherGang
     when the holds of others are all that lacks, Fragmented when nothing lacks in sum. Nodes that the gang may not use
-    follow, by reason; when there is no other node, they are all there is to say.
+    follow, by reason; when there is no other node, they are all there is to say. What pods demand of one another is
+    told beside it, and alone when there would be room without.
     """
     reasons = {name: ledger.reasons(wanted[name][0], owner) for name in packing.rest}
     usable = _usable(ledger, owner, {name: wanted[name] for name in packing.rest})
     sums = _Sums(ledger, wanted, packing, usable)
     found = _exclusions(ledger, owner, wanted, reasons, sums, names)
+    if any(members.related for members, _ in wanted.values()):
+        found += relations_unmet(ledger, owner, wanted)
+        wanted = {name: (members.alone(), count) for name, (members, count) in wanted.items()}
+        packing = pack(ledger, owner, wanted)
+        if packing.whole:  # it is what pods demand of one another, and nothing else
+            return found
+        usable = _usable(ledger, owner, {name: wanted[name] for name in packing.rest})
+        sums = _Sums(ledger, wanted, packing, usable)
     if usable or not ledger.nodes:
         found += _lacks(ledger, owner, wanted, packing, sums, names)
     return found

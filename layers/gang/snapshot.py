@@ -20,7 +20,15 @@ from contracts.kinds.pod_group import PodClass, PodGroup
 from contracts.kinds.workload import Admission, PodSet, PodSetAssignment, Workload
 from contracts.matching import tolerates
 from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, Taint, Toleration
-from contracts.names import ATTEMPT_LABEL, HELD_FOR_ANNOTATION, NODE_CLAIM_LABEL, POD_SET_LABEL, REMOVING_ANNOTATION
+from contracts.names import (
+    ATTEMPT_LABEL,
+    HELD_FOR_ANNOTATION,
+    NODE_CLAIM_LABEL,
+    POD_SET_LABEL,
+    REMOVING_ANNOTATION,
+    WORKLOAD_LABEL,
+)
+from contracts.pod_relations import NO_RELATIONS, Relations, relations_of
 from contracts.quantities import BadQuantity, format_resources, parse_resources
 from contracts.requests import held_requests, pod_requests
 from layers.gang.unsupported import unsupported_fields
@@ -72,6 +80,8 @@ class PodRow:
     tolerations: tuple[Toleration, ...]
     reason: str
     message: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    relations: Relations = NO_RELATIONS
 
     @property
     def over(self) -> bool:
@@ -94,12 +104,27 @@ class MemberClass:
     tolerations: tuple[Toleration, ...]
     bears_cordons: bool = False
     """Whether a cordon is tolerated, and counts as open."""
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Those that every member will have."""
+    relations: Relations = NO_RELATIONS
+    related: bool = False
+    """Whether its members mind other pods or are minded by them; then they are placed one by one."""
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MemberClass) and self.key == other.key
+
+    def minding(self) -> MemberClass:
+        """The same, as one whose members are placed one by one: who it is counts, not only what it asks for."""
+        who = f"{self.key} {self.namespace} {sorted(self.labels.items())}"
+        return self if self.related else replace(self, key=who, related=True)
+
+    def alone(self) -> MemberClass:
+        """The same, if there were no other pods to mind."""
+        return replace(self, key=f"{self.key} alone", relations=NO_RELATIONS, related=False) if self.related else self
 
     def asking(self, amounts: Mapping[str, int]) -> MemberClass:
         """The same, but for what it takes of a node."""
@@ -193,6 +218,8 @@ class Snapshot:
     """When the status of a PodGroup was last written, by uid, as far as it is known."""
     max_words: int = 32
     """So many writes in a pass may change words alone."""
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The labels of each namespace."""
 
 
 def node_row(node: Node) -> NodeRow:
@@ -265,6 +292,8 @@ def pod_row(pod: Pod) -> PodRow:
         tolerations=spec.tolerations,
         reason=pod.status.reason,
         message=pod.status.message,
+        labels=meta.labels,
+        relations=relations_of(spec, meta.namespace or "", meta.labels),
     )
 
 
@@ -297,7 +326,18 @@ def demand_of(workload: Workload) -> Demand:
     for pod_set in workload.spec.pod_sets:
         try:
             template = msgspec.convert(pod_set.template, PodTemplate)
-            pod_sets.append(_pod_set_demand(pod_set, template.spec, assigned.get(pod_set.name)))
+            labels = {
+                **template.metadata.labels,
+                WORKLOAD_LABEL: workload.metadata.name,
+                POD_SET_LABEL: pod_set.name,
+                ATTEMPT_LABEL: str(workload.status.attempt),
+            }
+            relations = relations_of(template.spec, workload.metadata.namespace or "", labels)
+            demanded = _pod_set_demand(pod_set, template.spec, assigned.get(pod_set.name))
+            members = replace(
+                demanded.members, namespace=workload.metadata.namespace or "", labels=labels, relations=relations
+            )
+            pod_sets.append(replace(demanded, members=members.minding() if relations else members))
             unsupported += [(pod_set.name, path) for path in unsupported_fields(template.spec)]
         except Exception as error:  # whatever a person wrote there, it is one gang's trouble alone
             unsupported.append((pod_set.name, _words_of(error)))

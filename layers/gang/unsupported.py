@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contracts.mirrors import PodSpec
 
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-
 _BOUND_TO_PLACES = ("persistentVolumeClaim", "ephemeral", "awsElasticBlockStore", "azureDisk", "gcePersistentDisk")
 """Volumes that exist on some nodes only, or are made where the pod is placed; a generic ephemeral one is a claim."""
 
@@ -22,21 +20,8 @@ def unsupported_fields(spec: PodSpec) -> tuple[str, ...]:
         found.append("spec.runtimeClassName")  # adds an overhead and a node selector to the pods
     if spec.scheduling_gates:
         found.append("spec.schedulingGates")
-    affinity = spec.affinity
-    if affinity:
-        for name, terms in (("podAffinity", affinity.pod_affinity), ("podAntiAffinity", affinity.pod_anti_affinity)):
-            if terms and terms.get(_REQUIRED):
-                found.append(f"spec.affinity.{name}.{_REQUIRED}")
-    for i, constraint in enumerate(spec.topology_spread_constraints):
-        if constraint.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule":
-            found.append(f"spec.topologySpreadConstraints[{i}]")
     if spec.resource_claims:
         found.append("spec.resourceClaims")
     for i, volume in enumerate(spec.volumes):
         found += [f"spec.volumes[{i}].{source}" for source in _BOUND_TO_PLACES if source in volume]
-    for field, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
-        for i, container in enumerate(containers):
-            for k, port in enumerate(container.ports):
-                if port.host_port or spec.host_network:
-                    found.append(f"spec.{field}[{i}].ports[{k}].hostPort")
     return tuple(found)

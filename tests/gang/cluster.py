@@ -45,6 +45,7 @@ class Cluster:
         self.written: dict[str, datetime] | None = None
         """Kept once it is a dict: when each PodGroup was written."""
         self.covered: frozenset[str] = frozenset()
+        self.namespaces: dict[str, dict[str, str]] = {}
         self.refuse_binds_to: dict[str, str] = {}
         self.now = now
         self.times = times or Times()
@@ -115,7 +116,9 @@ class Cluster:
 
     def member(self, name: str, pod: str, pod_set: str, spec: Mapping[str, Any], **changes: Any) -> str:
         w = self.workloads[name]
+        template = next((p.template for p in w.spec.pod_sets if p.name == pod_set), {})
         labels = {
+            **((template.get("metadata") or {}).get("labels") or {}),
             "trigate.dev/workload": name,
             "trigate.dev/pod-set": pod_set,
             "trigate.dev/attempt": str(w.status.attempt),
@@ -204,7 +207,16 @@ class Cluster:
         orphans = tuple(g for name, g in self.groups.items() if name not in self.workloads)
         taking = tuple(r for r in rows if r.node and not r.over)
         nodes_seen = tuple(node_row(n) for n in self.nodes.values())
-        return Snapshot(nodes_seen, taking, tuple(gangs), orphans, self.times, self.max_overtakes, self.written or {})
+        return Snapshot(
+            nodes_seen,
+            taking,
+            tuple(gangs),
+            orphans,
+            self.times,
+            self.max_overtakes,
+            self.written or {},
+            namespaces=self.namespaces,
+        )
 
     def one_pass(self) -> tuple[Step, ...]:
         decision = decide(self.snapshot(), self.now)

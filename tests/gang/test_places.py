@@ -277,28 +277,21 @@ def test_the_fullest_nodes_are_filled_first() -> None:
 
 
 def test_a_workload_with_what_is_not_supported_is_refused_by_name_and_buys_nothing() -> None:
-    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "x"}]}}
     claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "tmp", "emptyDir": {}}]
     cluster = Cluster(a_node("a"))
     cluster.add(
         a_workload(
             count=1,
             spec=a_pod_spec(
-                a_container({GPU: "1"}, host_port=80),
-                affinity=anti,
-                volumes=claims,
-                topologySpreadConstraints=[{"whenUnsatisfiable": "DoNotSchedule"}],
-                resourceClaims=[{"name": "gpu"}],
+                a_container({GPU: "1"}), volumes=claims, resourceClaims=[{"name": "gpu"}], runtimeClassName="kata"
             ),
         )
     )
     cluster.settle()
 
     assert [b.detail for b in blockers(cluster)] == [
-        "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution",
-        "spec.containers[0].ports[0].hostPort",
         "spec.resourceClaims",
-        "spec.topologySpreadConstraints[0]",
+        "spec.runtimeClassName",
         "spec.volumes[0].persistentVolumeClaim",
     ]
     assert (cluster.state(), cluster.hold(), cluster.group().status.shortfall) == (PodGroupState.UNPLACED, {}, ())

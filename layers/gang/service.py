@@ -49,7 +49,7 @@ from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, PutP
 from layers.runtime.errors import AlreadyExists, ApiError, ApiFailure, Conflict, Forbidden, Invalid, NotFound
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
-from layers.runtime.resources import NODES, PODS, Resource, resource_of
+from layers.runtime.resources import NAMESPACES, NODES, PODS, Namespace, Resource, resource_of
 from layers.runtime.watching import Cache, Watcher
 from layers.runtime.writing import patch_tested, write_status
 
@@ -98,6 +98,7 @@ class GangGate:
         self.pods: Cache[Pod] = Cache()
         self.nodes: Cache[Node] = Cache()
         self.queues: Cache[ClusterQueue] = Cache()
+        self.namespaces: Cache[Namespace] = Cache()
         self._demands: dict[str, Demand] = {}
         self._pod_rows: dict[str, PodRow] = {}
         self._pods_of_job: dict[str, dict[str, PodRow]] = defaultdict(dict)
@@ -121,7 +122,7 @@ class GangGate:
         )
 
     def gate(self) -> Gate:
-        """What the runtime runs: seven watches, the passes, the binds."""
+        """What the runtime runs: eight watches, the passes, the binds."""
         watch, api = self._runtime.settings.watch, self._api
 
         def watcher(resource: Resource[Any], cache: Cache[Any], on_change: Callable[..., None]) -> Watcher[Any]:
@@ -134,6 +135,7 @@ class GangGate:
                 watcher(CLUSTER_QUEUES, self.queues, self._on_queue),
                 watcher(CAPACITY_REQUESTS, self.requests, self._on_change),
                 watcher(NODE_CLAIMS, self.claims, self._on_change),
+                watcher(NAMESPACES, self.namespaces, self._on_namespace),
                 watcher(NODES, self.nodes, self._on_node),
                 watcher(PODS, self.pods, self._on_pod),
             ),
@@ -174,11 +176,20 @@ class GangGate:
             self._take_back(key)
         if new is None:
             self._demands.pop(key, None)
-        elif old is None or old.spec != new.spec or assigned_to(old) != assigned_to(new):
+        elif (
+            old is None
+            or old.spec != new.spec
+            or old.status.attempt != new.status.attempt
+            or assigned_to(old) != assigned_to(new)
+        ):
             self._demands[key] = demand_of(new)
 
     def _on_queue(self, key: str, old: ClusterQueue | None, new: ClusterQueue | None) -> None:
         if old is None or new is None or old.spec != new.spec:
+            self._passes.add_after(PASS, TOGETHER)
+
+    def _on_namespace(self, key: str, old: Namespace | None, new: Namespace | None) -> None:
+        if (old.metadata.labels if old else None) != (new.metadata.labels if new else None):
             self._passes.add_after(PASS, TOGETHER)
 
     def _on_node(self, key: str, old: Node | None, new: Node | None) -> None:
@@ -242,7 +253,8 @@ class GangGate:
         orphans = tuple(g for g in self.groups.values() if g.key not in self.workloads)
         for uid in self._written.keys() - {g.metadata.uid for g in self.groups.values()}:
             del self._written[uid]
-        return Snapshot(nodes, pods, gangs, orphans, self._times, written=dict(self._written))
+        namespaces = {n.key: n.metadata.labels for n in self.namespaces.values()}
+        return Snapshot(nodes, pods, gangs, orphans, self._times, written=dict(self._written), namespaces=namespaces)
 
     def _gang(
         self, workload: Workload, covered: Mapping[str, frozenset[str]], under_way: Mapping[str, str], now: datetime

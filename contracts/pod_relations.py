@@ -146,6 +146,11 @@ def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
     return tuple(sorted(found))
 
 
+def host_port_of(raw: Mapping[str, Any]) -> HostPort:
+    """A port as a container, or a shortfall, writes it."""
+    return HostPort(int(raw["hostPort"]), raw.get("protocol") or "TCP", raw.get("hostIP") or EVERY_ADDRESS)
+
+
 def taken_by(ports: Iterable[HostPort], wanted: Iterable[HostPort]) -> HostPort | None:
     """The first of ``wanted`` that ``ports`` leave no room for."""
     used = tuple(ports)

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     NO_MATCHING_POOL = "NoMatchingPool"
     UNKNOWN_LABEL = "UnknownLabel"
     REQUIREMENTS_CONFLICT = "RequirementsConflict"
+    UNPLANNABLE_DEMAND = "UnplannableDemand"
     TOO_BIG_FOR_ANY_INSTANCE_TYPE = "TooBigForAnyInstanceType"
     CLASS_NOT_READY = "ClassNotReady"
     POOL_LIMIT_REACHED = "PoolLimitReached"

@@ -206,6 +206,9 @@ def sentence(b: Blocker) -> str:
             return f"{listed or 'a member'} {what}" + (f": {b.detail}" if b.detail else "")
         case Reason.NO_MATCHING_POOL:
             return f"none of {b.nodes or 0} node pools may serve this gang" + (f": {listed}" if listed else "")
+        case Reason.UNPLANNABLE_DEMAND:
+            whose = f"{b.pod_set} members" if b.pod_set else "members"
+            return f"no nodes are bought for {whose} with {listed}"
         case Reason.UNKNOWN_LABEL:
             return f"no node pool knows the label {listed}"
         case Reason.TOO_BIG_FOR_ANY_INSTANCE_TYPE:

@@ -18,7 +18,8 @@ from e2e.cluster import Cluster, Json, Refused, eventually, is_true
 from e2e.predicates import NAMESPACES, World
 from layers.gang.ledger import Ledger
 from layers.gang.members import ineligible
-from layers.gang.neighbours import Trial, minding
+from layers.gang.minding import minding
+from layers.gang.neighbours import Trial
 from layers.gang.placement import pack
 from layers.gang.snapshot import Gang, Snapshot, demand_of, node_row, pod_row
 from tests.builders import a_workload

@@ -98,6 +98,8 @@ def remedy(b: Blocker) -> str | None:
             return f"leave out of the Job's pods: {b.detail or named}"
         case Reason.NO_MATCHING_POOL:
             return "create a node pool whose nodes this gang may use"
+        case Reason.UNPLANNABLE_DEMAND:
+            return f"make room on nodes that are there, or leave out of the Job's pods: {named}"
         case Reason.UNKNOWN_LABEL:
             return f"give a node pool the label {named}, or leave it out of the Job"
         case Reason.REQUIREMENTS_CONFLICT:

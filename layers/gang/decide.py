@@ -34,7 +34,7 @@ from layers.gang.candidates import Candidate, Shape
 from layers.gang.evictions import Evictions
 from layers.gang.ledger import Free, Ledger, room_for
 from layers.gang.members import Shares, assignments, hold_of, shares_of
-from layers.gang.neighbours import minding
+from layers.gang.minding import minding
 from layers.gang.one_by_one import still_allowed
 from layers.gang.placement import Packing, could_pack, pack
 from layers.gang.snapshot import Gang, MemberClass, NodeRow, PodRow, Snapshot

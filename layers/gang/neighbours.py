@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from contracts.matching import matches_node_affinity, matches_node_selector, untolerated_taint
 from contracts.pod_relations import HostPort, Spread, Term, taken_by
-from layers.gang.snapshot import CORDON, MemberClass, NodeRow, PodRow, Snapshot
+from layers.gang.snapshot import CORDON, MemberClass, NodeRow, PodRow
 
 Labels = Mapping[str, str]
 Pair = tuple[str, str]
@@ -33,33 +33,6 @@ class Clash(StrEnum):
     def lasts(self) -> bool:
         """Whether no further member that is placed can end it."""
         return self not in (Clash.SPREAD, Clash.AFFINITY)
-
-
-def minding(world: Snapshot) -> Snapshot:
-    """``world`` with every class of members that others mind marked as one to be placed one by one.
-
-    A gang without demands of its own is one of them when a pod, or a member of another gang, has a required
-    anti-affinity that means it.
-    """
-    terms = {term for pod in world.pods if pod.relations for term in pod.relations.anti_affinity}
-    for gang in world.gangs:
-        for pod_set in gang.demand.pod_sets:
-            terms.update(pod_set.members.relations.anti_affinity)
-    if not terms:
-        return world
-
-    def minded(members: MemberClass) -> bool:
-        return any(term.matches(members.namespace, members.labels, world.namespaces) for term in terms)
-
-    gangs = []
-    for gang in world.gangs:
-        sets = tuple(
-            replace(p, members=p.members.minding()) if not p.members.related and minded(p.members) else p
-            for p in gang.demand.pod_sets
-        )
-        changed = any(new is not old for new, old in zip(sets, gang.demand.pod_sets, strict=True))
-        gangs.append(replace(gang, demand=replace(gang.demand, pod_sets=sets)) if changed else gang)
-    return replace(world, gangs=tuple(gangs))
 
 
 class Domains:

@@ -82,6 +82,8 @@ class PodRow:
     message: str
     labels: Mapping[str, str] = field(default_factory=dict)
     relations: Relations = NO_RELATIONS
+    daemon: bool = False
+    """Whether a DaemonSet runs it, so that the like runs on every node."""
 
     @property
     def over(self) -> bool:
@@ -294,6 +296,7 @@ def pod_row(pod: Pod) -> PodRow:
         message=pod.status.message,
         labels=meta.labels,
         relations=relations_of(spec, meta.namespace or "", meta.labels),
+        daemon=meta.controller is not None and meta.controller.kind == "DaemonSet",
     )
 
 

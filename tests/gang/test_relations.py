@@ -430,6 +430,55 @@ def test_what_the_server_writes_into_the_selectors_of_a_pod_is_what_was_admitted
     assert cluster.bound() == {"a": 1}
 
 
+def lacking(cluster: Cluster) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
+    return [(c.count, c.apart, c.unplanned) for c in cluster.group().status.shortfall]
+
+
+def test_what_lacks_to_a_gang_that_keeps_apart_is_a_host_for_each_member() -> None:
+    cluster = cluster_of(a_node("a"), pod_sets=(members(3, affinity=apart()),)).settle()
+
+    assert lacking(cluster) == [(2, ("main",), ())]
+
+
+def test_what_lacks_to_a_gang_with_a_host_port_says_so() -> None:
+    cluster = cluster_of(a_node("a"), pod_sets=(members(2, port=80),)).settle()
+
+    (lack,) = cluster.group().status.shortfall
+    assert (lack.count, lack.host_ports) == (1, ({"hostPort": 80, "protocol": "TCP", "hostIP": "0.0.0.0"},))
+
+
+@pytest.mark.parametrize(
+    ("spec", "unplanned"),
+    [
+        ({"affinity": apart(a_term(ZONE))}, f"pod anti-affinity over {ZONE}"),
+        ({"affinity": together()}, f"pod affinity over {ZONE}"),
+        ({"topologySpreadConstraints": [a_spread(HOST)]}, f"topology spread over {HOST}"),
+    ],
+    ids=["apart", "together", "spread"],
+)
+def test_demands_that_nodes_cannot_be_planned_for_are_named_in_what_lacks(spec: dict[str, Any], unplanned: str) -> None:
+    cluster = cluster_of(pod_sets=(members(2, **spec),)).settle()
+
+    assert lacking(cluster) == [(2, (), (unplanned,))]
+
+
+def test_a_zone_that_other_pods_keep_a_gang_out_of_is_not_bought_into() -> None:
+    cluster = cluster_of(in_zone("z1", "a"), pod_sets=(members(1),))
+    cluster.pods["grump"] = a_pod("grump", node="a", phase="Running", requests={}, affinity=apart(a_term(ZONE)))
+    cluster.settle()
+
+    assert lacking(cluster) == [(1, (), (f"the anti-affinity of other pods over {ZONE}",))]
+
+
+def test_a_daemon_that_a_gang_minds_is_on_every_new_node_too() -> None:
+    cluster = cluster_of(a_node("a"), pod_sets=(members(1, affinity=apart(a_term(HOST, "agent"))),))
+    owner = {"kind": "DaemonSet", "name": "agent", "uid": "agent"}
+    cluster.pods["agent"] = a_pod("agent", node="a", requests={}, labels={"app": "agent"}, owner=owner)
+    cluster.settle()
+
+    assert lacking(cluster) == [(1, (), ("pod anti-affinity to pods that run on every node",))]
+
+
 DEMANDS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
         {"affinity": apart()},

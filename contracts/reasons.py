@@ -46,6 +46,7 @@ class Reason(StrEnum):
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
     INSUFFICIENT_NODES = "InsufficientNodes"
     FRAGMENTED = "Fragmented"
+    SEARCH_BUDGET_EXHAUSTED = "SearchBudgetExhausted"
     POD_SLOTS_EXHAUSTED = "PodSlotsExhausted"
     HELD_FOR_ANOTHER_GANG = "HeldForAnotherGang"
     NODES_NOT_READY = "NodesNotReady"

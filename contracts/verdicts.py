@@ -37,6 +37,8 @@ class Blocker(Contract):
     available: Amount | None = Field(default=None, description="What it could have now.")
     needed: Amount | None = Field(default=None, description="What lacks.")
     limit: Amount | None = Field(default=None, description="The bound that was reached, where there is one.")
+    each: Amount | None = Field(default=None, description="What one member asks for, where that decides.")
+    largest: Amount | None = Field(default=None, description="The most that is free on one node, where that decides.")
     objects: Annotated[tuple[str, ...], Field(max_length=MAX_OBJECTS)] = ()
     more_objects: int | None = Field(default=None, description="How many objects are left out of the list.")
     retry_at: datetime | None = None
@@ -123,6 +125,10 @@ def sentence(b: Blocker) -> str:
     listed = ", ".join(b.objects) + (f" and {b.more_objects} more" if b.more_objects else "")
     asks = f"asks for {amount(b.requested)} {resource}"
     lacks = f", {amount(b.needed)} lacking" if b.needed else ""
+    block = (
+        "" if b.largest is None else f", at most {amount(b.largest)} on one node, a member asks for {amount(b.each)}"
+    )
+    scattered = f"{amount(b.available)} {resource} are free in sum{block}"
     match b.reason:
         case Reason.QUOTA_EXCEEDED:
             free = f"{amount(b.available)} of {amount(b.limit)} {resource} free"
@@ -175,7 +181,9 @@ def sentence(b: Blocker) -> str:
         case Reason.INSUFFICIENT_NODES:
             return f"the gang {asks}, {amount(b.available)} free on {_nodes(b)} that it may use{lacks}"
         case Reason.FRAGMENTED:
-            return f"{amount(b.available)} {resource} are free in sum but too scattered, the gang {asks}"
+            return f"{scattered}: too scattered for the gang, which {asks}"
+        case Reason.SEARCH_BUDGET_EXHAUSTED:
+            return f"no placement was found, and none was proved impossible: {scattered}; the gang {asks}"
         case Reason.MEMBERS_MISSING:
             whose = f"{b.pod_set} members" if b.pod_set else "members"
             excluded = f"; not counted: {listed}" + (f", {b.detail}" if b.detail else "") if listed else ""

@@ -16,10 +16,11 @@ from deploy.local.plane import Plane
 from e2e.budgets import REPORT
 from e2e.cluster import Cluster, Json, Refused, eventually, is_true
 from e2e.predicates import NAMESPACES, World
+from layers.gang.columns import columns_of
 from layers.gang.ledger import Ledger
 from layers.gang.members import ineligible
 from layers.gang.minding import minding
-from layers.gang.neighbours import Trial
+from layers.gang.neighbours import Neighbours, Trial
 from layers.gang.placement import pack
 from layers.gang.snapshot import Gang, Snapshot, demand_of, node_row, pod_row
 from tests.builders import a_workload
@@ -61,8 +62,7 @@ def nodes_allowed(probe: Json, nodes: list[Json], pods: list[Json], namespaces: 
     rows = tuple(pod_row(msgspec.convert(p, Pod)) for p in pods)
     world = minding(
         Snapshot(
-            tuple(node_row(msgspec.convert(n, Node)) for n in nodes),
-            tuple(row for row in rows if row.node and not row.over),
+            columns_of((node_row(msgspec.convert(n, Node)) for n in nodes), rows),
             (Gang(workload, demand_of(workload)),),
             namespaces=namespaces,
         )
@@ -71,12 +71,10 @@ def nodes_allowed(probe: Json, nodes: list[Json], pods: list[Json], namespaces: 
     assert gang.demand.unsupported == ()
     (demand,) = gang.demand.pod_sets
     members = demand.members
-    ledger = Ledger(world.nodes, world.pods, world.namespaces)
-    trial, fit, reasons = Trial(ledger.neighbours, [members]), ledger.fit(members), ledger.reasons(members, "probe")
+    ledger = Ledger(world.nodes, neighbours=Neighbours(world.nodes, world.namespaces))
+    trial, room, usable = Trial(ledger.neighbours, [members]), ledger.room(members), ledger.usable(members, "probe")
     allowed = {
-        row.name
-        for i, row in enumerate(ledger.nodes)
-        if reasons[i] is None and fit[i] > 0 and trial.clash(i, members) is None
+        row.name for i, row in enumerate(ledger.nodes) if usable[i] and room[i] > 0 and trial.clash(i, members) is None
     }
     packing = pack(ledger, "probe", {"main": (members, 1)})
     assert {node for node, _ in packing.shares} <= allowed

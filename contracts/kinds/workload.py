@@ -65,6 +65,14 @@ Seconds = Annotated[int, Field(ge=1)]
 """A clock of the job's own; where it is absent its ClusterQueue's counts."""
 
 
+class PlacementPolicy(StrEnum):
+    """In which order a gang fills the nodes that it may use."""
+
+    BIN_PACK = "bin-pack"
+    SPREAD = "spread"
+    FRAGMENTATION_AWARE = "fragmentation-aware"
+
+
 class JobReference(Contract):
     """The job object that the Workload stands for."""
 
@@ -104,6 +112,9 @@ class WorkloadSpec(Contract):
         default=None, description="Longest time with a member lost or not ready again."
     )
     max_run_time_seconds: Seconds | None = Field(default=None, description="Longest time from bound, in one attempt.")
+    placement_policy: PlacementPolicy | None = Field(
+        default=None, description="In which order nodes are filled; absent: as the gang gate is set."
+    )
 
 
 class PodSetAssignment(Contract):

@@ -76,6 +76,8 @@ def remedy(b: Blocker) -> str | None:
             )
         case Reason.FRAGMENTED:
             return f"free {resource} on fewer nodes, or let members ask for less each"
+        case Reason.SEARCH_BUDGET_EXHAUSTED:
+            return f"some more free {resource}, or members of fewer kinds: with either there is less to try"
         case Reason.POD_SLOTS_EXHAUSTED:
             return f"{b.needed or (b.requested or 0) - (b.available or 0)} more pod slots on nodes that it may use"
         case Reason.HELD_FOR_ANOTHER_GANG:

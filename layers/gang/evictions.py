@@ -6,21 +6,20 @@ places, before anybody is evicted, and the places that free up are kept together
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from contracts.kinds.pod_group import PreemptionAnswer
 from contracts.kinds.workload import PreemptionPlan, PreemptionState, WorkloadState
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker, ordered
-from layers.gang import rejections
 from layers.gang.candidates import Candidate
-from layers.gang.ledger import Free, Ledger, room_for
-from layers.gang.placement import Packing, Wanted, pack
+from layers.gang.columns import Ints
+from layers.gang.ledger import Free, Freed, Ledger
+from layers.gang.placement import Packing
+from layers.gang.places import Places
+from layers.gang.search import STEPS
 from layers.gang.snapshot import PodRow
-
-Freed = Mapping[int, Mapping[str, int]]
-"""Node's position → what is given back there."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def freed_by(ledger: Ledger, owner: str, pods: Iterable[PodRow]) -> dict[int, Fr
     found: dict[int, Free] = {}
     for pod in pods:
         i = ledger.index.get(pod.node)
-        if i is None:
+        if i is None or pod.over:
             continue
         amounts = ledger.nodes[i].allocatable if pod.amounts is None else pod.amounts
         _count(found.setdefault(i, {}), amounts)
@@ -45,21 +44,22 @@ def freed_by(ledger: Ledger, owner: str, pods: Iterable[PodRow]) -> dict[int, Fr
     return found
 
 
-def smallest(ledger: Ledger, owner: str, wanted: Wanted, offered: Sequence[tuple[str, Freed]]) -> Trial:
+def smallest(ledger: Ledger, place: Callable[[int], Packing], offered: Sequence[tuple[str, Freed]]) -> Trial:
     """The gang's places if some of ``offered`` (uid, what it gives back) end.
 
-    As few of the first as are enough, found by halving; then each that is not needed is spared, the last one first. So
-    none of them can be left out. With members of several classes the packing is greedy, and so is this.
+    ``place`` packs the gang on the ledger as it is, and searches for as many steps as it is told at most. As few of the
+    first as are enough, found by halving; then each that is not needed is spared, the last one first. So none of them
+    can be left out; where members are of several classes, as far as the steps for one question go, for all trials
+    together.
     """
+    steps = STEPS
 
     def tried(ending: Sequence[tuple[str, Freed]]) -> Packing:
-        for _, freed in ending:
-            ledger.shift(freed, 1)
-        try:
-            return pack(ledger, owner, wanted)
-        finally:
-            for _, freed in ending:
-                ledger.shift(freed, -1)
+        nonlocal steps
+        with ledger.given_back(freed for _, freed in ending):
+            packing = place(steps)
+        steps -= packing.steps
+        return packing
 
     present = tried(())
     if present.whole:
@@ -87,12 +87,9 @@ def smallest(ledger: Ledger, owner: str, wanted: Wanted, offered: Sequence[tuple
 class Evictions:
     """The plans of one pass, answered on its ledger. ``answers`` by the uid of the PodGroup that is to say so."""
 
-    def __init__(
-        self, ledger: Ledger, gangs: Iterable[Candidate], pods: Sequence[PodRow], names: Mapping[str, str]
-    ) -> None:
-        self._ledger, self._pods, self._names = ledger, pods, names
+    def __init__(self, places: Places, gangs: Iterable[Candidate]) -> None:
+        self._places, self._ledger = places, places.ledger
         self._gangs = {g.workload.metadata.uid: g for g in gangs}
-        self._by_job: dict[str, list[PodRow]] | None = None
         self.answers: dict[str, PreemptionAnswer] = {}
 
     def answer(self, g: Candidate) -> Sequence[Blocker]:
@@ -108,7 +105,7 @@ class Evictions:
         if plan.state is not PreemptionState.PLANNED:
             return ()
         offered = self._offered(plan)
-        trial = smallest(self._ledger, g.uid, g.wanted, offered)
+        trial = smallest(self._ledger, lambda steps: self._places.packed(g, g.wanted, steps), offered)
         whole = trial.packing.whole
         victims = trial.victims if whole else ()
         self.answers[g.uid] = PreemptionAnswer(plan=plan.number, placeable=whole, victims=victims)
@@ -130,20 +127,15 @@ class Evictions:
         if plan is None or not victims or g.attempt not in (WorkloadState.PENDING, WorkloadState.RESERVED):
             return None
         self._ledger.release(g.uid)
-        ending = [freed for uid, freed in self._offered(plan) if uid in victims]
-        for freed in ending:
-            self._ledger.shift(freed, 1)
-        packing = pack(self._ledger, g.uid, g.wanted)
-        for freed in ending:
-            self._ledger.shift(freed, -1)
+        with self._ledger.given_back(freed for uid, freed in self._offered(plan) if uid in victims):
+            packing = self._places.packed(g, g.wanted)
         kept: dict[tuple[str, str], int] = {}
-        changed: dict[int, Free] = {}
+        left: dict[int, Ints] = {}
         for (node, pod_set), count in packing.shares.items():
             i = self._ledger.index[node]
-            free, members = changed.setdefault(i, dict(self._ledger.free[i])), g.classes[pod_set]
-            here = min(count, max(0, room_for(members, free)))
-            for resource, amount in members.amounts.items():
-                free[resource] = free.get(resource, 0) - amount * here
+            free, asked = left.setdefault(i, self._ledger.free[:, i].copy()), self._ledger.asked(g.classes[pod_set])
+            here = min(count, asked.room_at(free))
+            asked.take(free, here)
             kept[node, pod_set] = here
         return kept
 
@@ -164,25 +156,12 @@ class Evictions:
         for one in plan.candidates:
             other = self._gangs.get(one.uid)
             if other is not None and other.workload.status.attempt == one.attempt:
-                pods = self._pods_of(other.workload.spec.job.uid)
-                offered.append((one.uid, freed_by(self._ledger, other.uid or one.uid, pods)))
+                offered.append((one.uid, freed_by(self._ledger, other.uid or one.uid, other.gang.pods)))
         return offered
 
-    def _pods_of(self, job_uid: str) -> Sequence[PodRow]:
-        if self._by_job is None:
-            self._by_job = {}
-            for pod in self._pods:
-                self._by_job.setdefault(pod.job_uid, []).append(pod)
-        return self._by_job.get(job_uid, ())
-
     def _why(self, g: Candidate, packing: Packing, offered: list[tuple[str, Freed]]) -> Sequence[Blocker]:
-        for _, freed in offered:
-            self._ledger.shift(freed, 1)
-        try:
-            found = rejections.no_placement(self._ledger, g.uid, g.wanted, packing, self._names)
-        finally:
-            for _, freed in offered:
-                self._ledger.shift(freed, -1)
+        with self._ledger.given_back(freed for _, freed in offered):
+            found = self._places.why(g, g.wanted, packing)
         return ordered([*self.refusal(g), *found])
 
 

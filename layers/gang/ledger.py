@@ -2,79 +2,166 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from contracts.reasons import Reason
-from layers.gang.feasibility import closed, obstacle
+from layers.gang.columns import MOST, Bools, Codes, Ints, NodeColumns, exact_sum
+from layers.gang.feasibility import closed
 from layers.gang.members import Members, Shares
 from layers.gang.neighbours import Neighbours
-from layers.gang.snapshot import MemberClass, NodeRow, PodRow
+from layers.gang.obstacles import closures, obstacles, reason_of
+from layers.gang.snapshot import MemberClass
 
 Free = dict[str, int]
+Freed = Mapping[int, Mapping[str, int]]
+"""Node's position → what is given back there."""
 T = TypeVar("T")
 
 
-@dataclass
-class _Counted:
-    """How many members of one class fit, node by node, as of which change of the ledger."""
+@dataclass(frozen=True)
+class Asked:
+    """What one member takes, as (row of the resource, amount). ``nowhere``: no node has so much of something."""
 
-    at: list[int]
-    fit: list[int]
+    amounts: tuple[tuple[int, int], ...]
+    nowhere: bool
+
+    def room(self, free: Ints) -> Ints:
+        """By node: how many such members ``free`` has room for."""
+        found: Ints | None = None
+        if not self.nowhere:
+            for row, amount in self.amounts:
+                here = free[row] // amount
+                found = here if found is None else np.minimum(found, here, out=found)
+        return np.zeros(free.shape[1], np.int64) if found is None else np.maximum(found, 0, out=found)
+
+    def room_at(self, free: Ints | Sequence[int]) -> int:
+        """How many such members one node has room for, of which ``free`` says what each resource has."""
+        if self.nowhere or not self.amounts:
+            return 0
+        return max(0, min(int(free[row]) // amount for row, amount in self.amounts))
+
+    def take(self, free: Ints, count: int) -> None:
+        """Count ``count`` members as placed on one node; there must be room for them."""
+        for row, amount in self.amounts:
+            free[row] -= amount * count
 
 
 class Ledger:
     """The room on every node, kept while a pass decides. Nodes are in name order; ``free`` may be negative."""
 
-    def __init__(
-        self,
-        nodes: Iterable[NodeRow],
-        pods: Iterable[PodRow],
-        namespaces: Mapping[str, Mapping[str, str]] | None = None,
-    ) -> None:
-        """``pods``: bound and not over, whoever's they are. ``namespaces``: the labels of each."""
-        pods = tuple(pods)
-        self.nodes = sorted(nodes, key=lambda n: n.name)
-        self.index = {node.name: i for i, node in enumerate(self.nodes)}
-        self.free: list[Free] = [dict(node.allocatable) for node in self.nodes]
-        self.neighbours = Neighbours(self.nodes, pods, namespaces or {})
-        self._devices = [[r for r, n in node.allocatable.items() if "/" in r and n > 0] for node in self.nodes]
-        self._changes = [0] * len(self.nodes)
+    def __init__(self, columns: NodeColumns, free: Ints | None = None, neighbours: Neighbours | None = None) -> None:
+        """``free``: what there is to begin with, resource x node; by default what the pods leave.
+
+        ``neighbours``: the pods that members may mind; by default all that are there, and no namespace has labels.
+        """
+        self.neighbours = neighbours or Neighbours(columns, {})
+        self.columns, self.nodes, self.index = columns, columns.rows, columns.index
+        self.free: Ints = (columns.free if free is None else free).copy()
+        self.held_for = columns.holders
+        self._asked: dict[MemberClass, Asked] = {}
         self._known: dict[Hashable, Any] = {}
         self._empty: dict[str, dict[int, Free]] = {}
-        self._obstacles: dict[MemberClass, list[Reason | None]] = {}
-        self._reasons: dict[MemberClass, list[Reason | None]] = {}
-        self.held_for = {node.held_for for node in self.nodes}
-        self._counted: dict[MemberClass, _Counted] = {}
-        for pod in pods:
-            i = self.index.get(pod.node)
-            if i is not None:
-                # A pod whose requests cannot be read may take anything: nothing is promised beside it.
-                amounts = dict(self.nodes[i].allocatable) if pod.amounts is None else pod.amounts
-                _take(self.free[i], amounts)
+        self._obstacles: dict[MemberClass, Codes] = {}
+        self._codes: dict[MemberClass, Codes] = {}
+        self._kinds: dict[MemberClass, Ints] = {}
+        self._rooms: dict[MemberClass, tuple[int, Ints]] = {}
+        self._tick = 0
+        self._changed = np.zeros(len(columns), np.int64)
+        devices = sorted(row for resource, row in columns.resources.items() if "/" in resource)
+        self._devices = {row: columns.allocatable[row] > 0 for row in devices}
+
+    # ---- what is asked, and what is free ----------------------------------------------------------------------------
+
+    def asked(self, members: MemberClass) -> Asked:
+        """What one member takes, for these nodes."""
+        found = self._asked.get(members)
+        if found is None:
+            rows, amounts = self.columns.resources, {r: n for r, n in members.amounts.items() if n > 0}
+            nowhere = any(r not in rows or n > MOST for r, n in amounts.items())
+            found = Asked(tuple((rows[r], n) for r, n in amounts.items() if r in rows), nowhere)
+            self._asked[members] = found
+        return found
+
+    def free_at(self, i: int, resource: str) -> int:
+        """What is free of ``resource`` on node ``i``; negative when more is promised than there is."""
+        row = self.columns.resources.get(resource)
+        return 0 if row is None else int(self.free[row, i])
+
+    def free_of(self, resource: str, nodes: Ints) -> Ints:
+        """What is free of ``resource`` on each of ``nodes``, never less than nothing."""
+        row = self.columns.resources.get(resource)
+        return np.zeros(len(nodes), np.int64) if row is None else np.maximum(self.free[row, nodes], 0)
+
+    def sum_of(self, resource: str, nodes: Ints) -> int:
+        """What is free of ``resource`` on ``nodes`` together."""
+        return exact_sum(self.free_of(resource, nodes))
+
+    def room(self, members: MemberClass) -> Ints:
+        """By node: how many such members there is room for, be the node usable or not. Not to be written to."""
+        asked = self.asked(members)
+        at, found = self._rooms.get(members, (-1, None))
+        if found is None:
+            found = asked.room(self.free)
+        elif at != self._tick:
+            stale = np.flatnonzero(self._changed > at)
+            found[stale] = asked.room(self.free[:, stale])
+        self._rooms[members] = self._tick, found
+        return found
+
+    # ---- holds ------------------------------------------------------------------------------------------------------
 
     def hold(self, owner: str, shares: Shares, members: Members, classes: Mapping[str, MemberClass]) -> None:
         """Count what ``owner`` holds beyond its members that are there. Replaces what it held before."""
         self.release(owner)
         empty: dict[int, Free] = {}
-        places: list[tuple[int, MemberClass, int]] = []
+        slots_of: list[tuple[int, MemberClass, int]] = []
         for (node, pod_set), count in shares.items():
             i = self.index.get(node)
             slots = count - members.here[node, pod_set]
             if i is None or slots <= 0 or pod_set not in classes:
                 continue
-            places.append((i, classes[pod_set], slots))
+            slots_of.append((i, classes[pod_set], slots))
             taken = empty.setdefault(i, {})
             for resource, amount in classes[pod_set].amounts.items():
                 taken[resource] = taken.get(resource, 0) + amount * slots
-        for i, amounts in empty.items():
-            _take(self.free[i], amounts)
-            self._changes[i] += 1
         if empty:
-            self._empty[owner] = empty
-            self.neighbours.hold(owner, places)
-            self._known.clear()
+            self._empty[owner] = {i: self._shifted(i, amounts, -1) for i, amounts in empty.items()}
+            self.neighbours.hold(owner, slots_of)
+            self._note(empty)
+
+    def release(self, owner: str) -> None:
+        """Give back every empty slot that ``owner`` holds."""
+        empty = self._empty.pop(owner, None)
+        if empty:
+            self.neighbours.release(owner)
+            for i, amounts in empty.items():
+                self._shifted(i, amounts, 1)
+            self._note(empty)
+
+    def holders(self) -> Mapping[str, Freed]:
+        """Owner → node's position → what its empty slots take there."""
+        return self._empty
+
+    @contextmanager
+    def given_back(self, freed: Iterable[Freed]) -> Iterator[None]:
+        """Within it, all that is ``freed`` counts as free; after it, the ledger is as it was."""
+        before: dict[int, Ints] = {}
+        for amounts_by_node in freed:
+            for i, amounts in amounts_by_node.items():
+                before.setdefault(i, self.free[:, i].copy())
+                self._shifted(i, amounts, 1)
+        self._note(before)
+        try:
+            yield
+        finally:
+            for i, column in before.items():
+                self.free[:, i] = column
+            self._note(before)
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
         """What ``compute`` says, asked once until somebody holds or releases anything."""
@@ -83,96 +170,82 @@ class Ledger:
         found: T = self._known[key]
         return found
 
-    def release(self, owner: str) -> None:
-        """Give back every empty slot that ``owner`` holds."""
-        if owner not in self._empty:
-            return
-        self._known.clear()
-        self.neighbours.release(owner)
-        for i, amounts in self._empty.pop(owner).items():
-            for resource, amount in amounts.items():
-                self.free[i][resource] += amount
-            self._changes[i] += 1
-
-    def shift(self, freed: Mapping[int, Mapping[str, int]], sign: int) -> None:
-        """Count what is freed, by node's position, as free (``sign`` 1), or as taken again (-1)."""
-        for i, amounts in freed.items():
-            for resource, amount in amounts.items():
-                self.free[i][resource] = self.free[i].get(resource, 0) + sign * amount
-            self._changes[i] += 1
-        if freed:
-            self._known.clear()
-
-    def holders(self) -> dict[str, dict[int, Free]]:
-        """Owner → node's position → what its empty slots take there."""
-        return self._empty
-
-    def obstacles(self, members: MemberClass) -> list[Reason | None]:
-        """By node: what keeps such members off whoever's they are."""
-        found = self._obstacles.get(members)
-        if found is None:
-            found = self._obstacles[members] = [obstacle(node, members) for node in self.nodes]
-        return found
-
-    def reason(self, i: int, members: MemberClass, owner: str, *, standing: bool = False) -> Reason | None:
-        """Why the gang ``owner`` may not place such a member on node ``i`` at all; None: it may, if there is room."""
-        return self.obstacles(members)[i] or closed(
-            self.nodes[i], owner, bears_cordons=members.bears_cordons, standing=standing
-        )
-
-    def reasons(self, members: MemberClass, owner: str) -> list[Reason | None]:
-        """By node: `reason`. The same list for all gangs for which no node is held."""
-        if owner in self.held_for:
-            return [self.reason(i, members, owner) for i in range(len(self.nodes))]
-        found = self._reasons.get(members)
-        if found is None:
-            found = self._reasons[members] = [self.reason(i, members, owner) for i in range(len(self.nodes))]
-        return found
-
-    def unused(self, i: int, members: MemberClass) -> int:
-        """How many kinds of devices node ``i`` has that such a member does not ask for."""
-        return sum(1 for device in self._devices[i] if device not in members.amounts)
-
-    def fit(self, members: MemberClass) -> list[int]:
-        """By node: how many such members there is room for, be the node usable or not."""
-        counted = self._counted.get(members)
-        if counted is None:
-            counted = self._counted[members] = _Counted([-1] * len(self.nodes), [0] * len(self.nodes))
-        for i, change in enumerate(self._changes):
-            if counted.at[i] != change:
-                counted.at[i] = change
-                counted.fit[i] = room_for(members, self.free[i])
-        return counted.fit
-
-    def without_holds(self, owner: str) -> list[Free]:
-        """By node: what would be free if every gang but ``owner`` gave back its empty slots."""
+    def without_holds(self, owner: str) -> Ints:
+        """What would be free if every gang but ``owner`` gave back its empty slots. Not to be written to."""
         if owner in self._empty:
             return self._given_back(owner)
         return self.once("without holds", lambda: self._given_back(""))
 
-    def _given_back(self, owner: str) -> list[Free]:
-        frees = [dict(free) for free in self.free]
+    def _given_back(self, owner: str) -> Ints:
+        free = self.free.copy()
         for holder, empty in self._empty.items():
             if holder != owner:
                 for i, amounts in empty.items():
                     for resource, amount in amounts.items():
-                        frees[i][resource] += amount
-        return frees
+                        free[self.columns.resources[resource], i] += amount
+        return free
 
+    def _shifted(self, i: int, amounts: Mapping[str, int], sign: int) -> Free:
+        """Add or take ``amounts`` on a node, as far as a column can say. Returns what was really added or taken."""
+        done: Free = {}
+        for resource, amount in amounts.items():
+            row = self.columns.resources.get(resource)
+            if row is not None:
+                free = int(self.free[row, i])
+                after = max(-2 * MOST, min(free + sign * amount, 2 * MOST))
+                self.free[row, i] = after
+                done[resource] = sign * (after - free)
+        return done
 
-def room_for(members: MemberClass, free: Mapping[str, int]) -> int:
-    """How many such members ``free`` holds."""
-    room: int | None = None
-    for resource, amount in members.amounts.items():
-        if amount > 0:
-            here = free.get(resource, 0) // amount
-            if room is None or here < room:
-                room = here
-            if room <= 0:
-                return 0
-    return room or 0
+    def _note(self, positions: Iterable[int]) -> None:
+        changed = list(positions)
+        if changed:
+            self._tick += 1
+            self._changed[changed] = self._tick
+            self._known.clear()
 
+    # ---- which nodes ------------------------------------------------------------------------------------------------
 
-def _take(free: Free, amounts: Mapping[str, int]) -> None:
-    for resource, amount in amounts.items():
-        free[resource] = free.get(resource, 0) - amount
+    def reason(self, i: int, members: MemberClass, owner: str, *, standing: bool = False) -> Reason | None:
+        """Why the gang ``owner`` may not place such a member on node ``i`` at all; None: it may, if there is room."""
+        return reason_of(int(self._obstacles_of(members)[i])) or closed(
+            self.nodes[i], owner, bears_cordons=members.bears_cordons, standing=standing
+        )
+
+    def codes(self, members: MemberClass, owner: str) -> Codes:
+        """By node: the code of `reason`. The same array for all gangs for which no node is held."""
+        if owner in self.held_for:
+            return self._codes_for(members, owner)
+        found = self._codes.get(members)
+        if found is None:
+            found = self._codes[members] = self._codes_for(members, owner)
+        return found
+
+    def usable(self, members: MemberClass, owner: str) -> Bools:
+        """By node: whether the gang ``owner`` may place such a member there, if there is room."""
+        found: Bools = self.codes(members, owner) == 0
+        return found
+
+    def unused(self, members: MemberClass) -> Ints:
+        """By node: how many kinds of devices it has that such a member does not ask for."""
+        found = self._kinds.get(members)
+        if found is None:
+            found = np.zeros(len(self.nodes), np.int64)
+            rows = self.columns.resources
+            wanted = {rows[r] for r in members.amounts if r in rows}
+            for row, has in self._devices.items():
+                if row not in wanted:
+                    found += has
+            self._kinds[members] = found
+        return found
+
+    def _obstacles_of(self, members: MemberClass) -> Codes:
+        found = self._obstacles.get(members)
+        if found is None:
+            found = self._obstacles[members] = obstacles(self.columns, members)
+        return found
+
+    def _codes_for(self, members: MemberClass, owner: str) -> Codes:
+        found = self._obstacles_of(members)
+        shut = closures(self.columns, owner, bears_cordons=members.bears_cordons)
+        return np.where(found == 0, shut, found)

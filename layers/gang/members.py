@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from layers.gang.snapshot import DONE, FAILED, Gang, PodRow, PodSetDemand
 Shares = Mapping[tuple[str, str], int]
 """(node, pod set) → members. Without zeros."""
 
+_PIECES = re.compile(r"([^0-9]*)([0-9]*)", re.ASCII)
 _REFUSALS = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError", "NodeShutdown", "Taint", "InvalidNodeInfo", "PodOS")
 
 
@@ -24,7 +26,7 @@ class Members:
     """Bound to a known node and staying, by pod set."""
     here: Counter[tuple[str, str]] = field(default_factory=Counter)
     waiting: dict[str, list[PodRow]] = field(default_factory=dict)
-    """Not bound yet and fit to be, by pod set, in name order."""
+    """Not bound yet and fit to be, by pod set, in the order of `by_rank`."""
     excluded: list[tuple[PodRow, str]] = field(default_factory=list)
     """Of this attempt, but not to be bound, with the reason."""
     refused: list[PodRow] = field(default_factory=list)
@@ -66,10 +68,23 @@ def members_of(gang: Gang, known_nodes: Mapping[str, object]) -> Members:
     for name, demanded in pod_sets.items():
         succeeded[name] = max(succeeded[name], told.get(name, 0))
         found.outstanding[name] = max(0, min(demanded.count, demanded.completions - succeeded[name]))
-        found.waiting.setdefault(name, []).sort(key=lambda p: (p.name, p.uid))
+        found.waiting.setdefault(name, []).sort(key=by_rank)
     found.succeeded = {name: n for name, n in sorted(succeeded.items()) if n}
     found.excluded.sort(key=lambda e: e[0].name)
     return found
+
+
+def by_rank(pod: PodRow) -> tuple[object, ...]:
+    """The order of members: by completion index, those without one after the others and by the numbers in their names.
+
+    >>> ["w-10" < "w-2", _numbers_in("w-10") < _numbers_in("w-2")]
+    [True, False]
+    """
+    return (pod.rank is None, pod.rank or 0, _numbers_in(pod.name), pod.uid)
+
+
+def _numbers_in(name: str) -> tuple[tuple[str, int], ...]:
+    return tuple((text, int(number or 0)) for text, number in _PIECES.findall(name))
 
 
 def pod_set_of(pod: PodRow, pod_sets: Mapping[str, PodSetDemand]) -> PodSetDemand | None:
@@ -188,15 +203,16 @@ def effective(shares: Shares, members: Members) -> dict[tuple[str, str], int]:
 
 
 def assignments(members: Members, shares: Shares) -> tuple[tuple[PodRow, str], ...]:
-    """Which waiting member goes to which free slot of the hold: names in order, nodes in order.
+    """Which waiting member goes to which free slot of the hold: ranks in order, nodes in order.
 
-    No more than lack: what is on its node counts until it is gone, a terminating member too.
+    So members whose ranks are neighbours are on one node, or on nodes whose names are, as far as the slots are. No more
+    than lack: what is on its node counts until it is gone, a terminating member too.
     """
     found: list[tuple[PodRow, str]] = []
     for pod_set, pods in sorted(members.waiting.items()):
         slots = [
             node
-            for node, held in sorted((n, c) for (n, p), c in shares.items() if p == pod_set)
+            for _, node, held in sorted((_numbers_in(n), n, c) for (n, p), c in shares.items() if p == pod_set)
             for _ in range(held - members.here[node, pod_set])
         ]
         present = sum(n for (_, name), n in members.here.items() if name == pod_set)

@@ -19,8 +19,7 @@ def minding(world: Snapshot) -> Snapshot:
     A gang without demands of its own is one of them when a pod, or a member of another gang, has a required
     anti-affinity that means it. What such a gang lacks is told with what a node must offer it beside resources.
     """
-    minders = [pod for pod in world.pods if pod.relations.anti_affinity]
-    terms = {term for pod in minders for term in pod.relations.anti_affinity}
+    terms = {term for pod in world.nodes.minders for term in pod.relations.anti_affinity}
     classes = [p.members for gang in world.gangs for p in gang.demand.pod_sets]
     terms.update(term for members in classes for term in members.relations.anti_affinity)
     if not terms and not any(members.related for members in classes):
@@ -31,7 +30,7 @@ def minding(world: Snapshot) -> Snapshot:
         met = {t for t in terms if t.matches(members.namespace, members.labels, world.namespaces)}
         if not met and not members.related:
             return pod_set
-        daemons = [pod for pod in world.pods if pod.daemon]
+        daemons = [pod for pod in world.nodes.pods if pod.daemon and not pod.over]
         wire = _told(pod_set, siblings, met, daemons, world.namespaces)
         return replace(pod_set, members=members.minding(), wire=wire)
 

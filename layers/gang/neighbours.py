@@ -7,12 +7,14 @@ member: what is decided for a gang here, kube-scheduler would have decided for i
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
 from contracts.matching import matches_node_affinity, matches_node_selector, untolerated_taint
 from contracts.pod_relations import HostPort, Spread, Term, taken_by
+from layers.gang.columns import NodeColumns
 from layers.gang.snapshot import CORDON, MemberClass, NodeRow, PodRow
 
 Labels = Mapping[str, str]
@@ -107,14 +109,14 @@ class Meeting:
 class Neighbours:
     """The pods that are bound and the empty slots that gangs hold, for classes that mind them."""
 
-    def __init__(self, nodes: Sequence[NodeRow], pods: Sequence[PodRow], namespaces: Mapping[str, Labels]) -> None:
-        """``pods``: bound and not over. Nothing is computed before it is asked."""
-        self.nodes, self.namespaces = nodes, namespaces
-        self._pods = pods
-        self._index: dict[str, int] = {}
+    def __init__(self, columns: NodeColumns, namespaces: Mapping[str, Labels], without: Iterable[str] = ()) -> None:
+        """``namespaces``: the labels of each. The pods of jobs ``without`` do not count."""
+        self.nodes: Sequence[NodeRow] = columns.rows
+        self.namespaces = namespaces
+        self._pods, self._index = columns.pods, columns.index
+        self._without, self._never = frozenset(without), frozenset[str]()
         self._by_namespace: dict[str, list[PodRow]] | None = None
         self._held: dict[str, list[tuple[int, MemberClass, int]]] = {}
-        self._gone: frozenset[str] = frozenset()
         self._of_pods: dict[MemberClass, Tallies] = {}
         self._counted_on: dict[MemberClass, list[list[bool]]] = {}
 
@@ -125,12 +127,19 @@ class Neighbours:
     def release(self, owner: str) -> None:
         self._held.pop(owner, None)
 
-    def without(self, jobs: Iterable[str]) -> None:
-        """From now on the pods of these jobs count as gone; of no others."""
-        gone = frozenset(jobs)
-        if gone != self._gone:
-            self._gone = gone
-            self._of_pods.clear()
+    @contextmanager
+    def gone(self, jobs: Collection[str], owners: Collection[str]) -> Iterator[None]:
+        """Within it, the pods of these jobs and the empty slots of these owners are not there."""
+        never, of_pods = self._never, self._of_pods
+        held = {owner: slots for owner, slots in self._held.items() if owner in owners}
+        self._never, self._of_pods = never | frozenset(jobs), {}
+        for owner in held:
+            del self._held[owner]
+        try:
+            yield
+        finally:
+            self._never, self._of_pods = never, of_pods
+            self._held |= held
 
     def clash(self, i: int, members: MemberClass, seen: Tallies) -> Clash | None:
         """What keeps one more member off node ``i``; None: nothing about other pods does."""
@@ -263,8 +272,8 @@ class Neighbours:
             ],
         )
         for pod in self._concerning(members):
-            i = self._position(pod.node)
-            if i is not None and pod.job_uid not in self._gone:
+            i = self._index.get(pod.node)
+            if i is not None:
                 met = self._meeting(
                     pod.namespace,
                     pod.labels,
@@ -281,7 +290,8 @@ class Neighbours:
         if self._by_namespace is None:
             found: dict[str, list[PodRow]] = defaultdict(list)
             for pod in self._pods:
-                found[pod.namespace].append(pod)
+                if pod.node and not pod.over and not (pod.job_uid and pod.job_uid in self._without):
+                    found[pod.namespace].append(pod)
             self._by_namespace = dict(found)
         relations = members.relations
         terms = (*relations.affinity, *relations.anti_affinity)
@@ -290,13 +300,8 @@ class Neighbours:
                 t.covers(namespace, self.namespaces) for t in terms
             )
             for pod in pods:
-                if every or pod.relations:
+                if (every or pod.relations) and not (pod.job_uid and pod.job_uid in self._never):
                     yield pod
-
-    def _position(self, node: str) -> int | None:
-        if not self._index:
-            self._index = {row.name: i for i, row in enumerate(self.nodes)}
-        return self._index.get(node)
 
     def _counts_on(self, members: MemberClass) -> list[list[bool]]:
         """By spread constraint and node: whether pods on the node count."""

@@ -2,155 +2,229 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from layers.gang.ledger import Free, Ledger, room_for
+import numpy as np
+
+from contracts.kinds.workload import PlacementPolicy
+from layers.gang.columns import Bools, Ints
+from layers.gang.ledger import Ledger
 from layers.gang.one_by_one import Placing, place_one_by_one
+from layers.gang.policies import filled, untouched
+from layers.gang.search import STEPS, search
 from layers.gang.snapshot import MemberClass
 
 Wanted = Mapping[str, tuple[MemberClass, int]]
 """Pod set → its class and how many members are to be placed."""
+Filling = list[tuple[int, int]]
+"""(node's position, members there), in the order in which nodes are filled."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """``shares``: (node, pod set) → members, without zeros. ``rest``: pod set → members without room, without zeros."""
+    """``shares``: (node, pod set) → members, without zeros. ``rest``: pod set → members without room, without zeros.
+
+    ``exhausted``: whether there might be places for all that were not found; else, while ``rest`` is not empty, there
+    are none. ``steps``: how much was searched.
+    """
 
     shares: dict[tuple[str, str], int]
     rest: dict[str, int]
+    exhausted: bool = False
+    steps: int = 0
 
     @property
     def whole(self) -> bool:
         return not self.rest
 
 
-def pack(ledger: Ledger, owner: str, wanted: Wanted) -> Packing:
+def pack(
+    ledger: Ledger,
+    owner: str,
+    wanted: Wanted,
+    policy: PlacementPolicy = PlacementPolicy.BIN_PACK,
+    steps: int = STEPS,
+) -> Packing:
     """Place as many members as there is room for; the ledger is left as it was.
 
-    Nodes that were bought for ``owner`` come first, then those without devices that the member has no use for, then
-    those with the least room, then by name: large gaps stay whole for large members. With members of one class the
-    answer is exact: what is in ``rest`` has no room. With several classes it is greedy: it never places too much, and
-    may place less than possible. Members that mind other pods are placed one by one (`layers.gang.one_by_one`).
+    Nodes are filled as `layers.gang.policies` says. With members of one class the answer is exact: what is in ``rest``
+    has no room. With several classes a few greedy orders are tried, and where they fail a search of at most ``steps``
+    (`layers.gang.search`) finds places for all or proves that there are none; where it can do neither, the best of the
+    greedy ones says what lacks, and ``exhausted`` that it may be less. Members that mind other pods are placed one by
+    one (`layers.gang.one_by_one`).
     """
     asked = {name: (members, count) for name, (members, count) in wanted.items() if count > 0}
     if any(members.related for members, _ in asked.values()):
-        placing = place_related(ledger, owner, asked)
+        placing = place_related(ledger, owner, asked, policy)
         return Packing({(ledger.nodes[i].name, name): n for (i, name), n in placing.shares.items()}, placing.rest)
     if len(asked) <= 1:
-        return _greedy(ledger, owner, asked, list(asked))
+        return _greedy(ledger, owner, asked, list(asked), policy)
+    best = _best(_greedy(ledger, owner, asked, order, policy) for order in _orders(ledger, owner, asked))
+    alone = (int(_room(ledger, owner, members).sum()) >= count for members, count in asked.values())
+    if best.whole or not all(alone):
+        return best
+    usable = [ledger.usable(members, owner) for members, _ in asked.values()]
+    mine = ledger.columns.holders.get(owner)
+    first = np.zeros(len(ledger.nodes), np.bool_) if mine is None else ledger.columns.held == mine
+    found = search(
+        ledger.free,
+        usable,
+        [ledger.asked(members) for members, _ in asked.values()],
+        [count for _, count in asked.values()],
+        first,
+        steps,
+    )
+    if found.places is None:
+        return Packing(best.shares, best.rest, found.exhausted, found.steps)
+    names = list(asked)
+    places = sorted(found.places.items())
+    return Packing({(ledger.nodes[i].name, names[k]): n for (i, k), n in places}, {}, steps=found.steps)
+
+
+def place_related(
+    ledger: Ledger, owner: str, wanted: Wanted, policy: PlacementPolicy = PlacementPolicy.BIN_PACK
+) -> Placing:
+    """The same for a gang of which some class minds other pods. ``wanted`` is not empty."""
+    asked = {name: (members, count) for name, (members, count) in wanted.items() if count > 0}
+    orders = _orders(ledger, owner, asked) if len(asked) > 1 else [list(asked)]
+    return place_one_by_one(ledger.neighbours, asked, orders, partial(rooms_beside, ledger, owner, asked, policy))
+
+
+def rooms_beside(
+    ledger: Ledger,
+    owner: str,
+    asked: Wanted,
+    policy: PlacementPolicy,
+    members: MemberClass,
+    placed: Mapping[tuple[int, str], int],
+) -> dict[int, int]:
+    """Node → how many ``members`` have room there beside ``placed`` (by node and pod set), in the order of filling."""
+    free, touched = ledger.free.copy(), dict.fromkeys(i for i, _ in placed)
+    for (i, name), count in placed.items():
+        ledger.asked(asked[name][0]).take(free[:, i], count)
+    room = _room_beside(ledger, owner, members, free, touched)
+    first = _first(ledger, owner, members)
+    if policy is PlacementPolicy.SPREAD:
+        return {i: int(room[i]) for i in np.lexsort((-room, first)).tolist() if room[i] > 0}
+    whole = ledger.once("untouched", lambda: untouched(ledger.columns, ledger.free))
+    return dict(filled(first, room, whole, int(room.sum()), policy))
+
+
+def could_pack(ledger: Ledger, free: Ints, usable: Mapping[str, Bools], wanted: Wanted, steps: int = STEPS) -> bool:
+    """Whether all members fit into ``free``, where ``usable[pod set][i]`` says which nodes they may use.
+
+    Exact with one class. With several never wrongly True, and False only without a placement or after ``steps``.
+    """
+    asked = {name: (ledger.asked(members), count) for name, (members, count) in wanted.items() if count > 0}
+    rooms = {name: np.where(usable[name], members.room(free), 0) for name, (members, _) in asked.items()}
+    if any(int(rooms[name].sum()) < count for name, (_, count) in asked.items()):
+        return False
+    if len(asked) <= 1:
+        return True
+    found = search(
+        free,
+        [usable[name] for name in asked],
+        [members for members, _ in asked.values()],
+        [count for _, count in asked.values()],
+        np.zeros(free.shape[1], np.bool_),
+        steps,
+    )
+    return found.places is not None
+
+
+def _best(tried: Iterator[Packing]) -> Packing:
+    """The first whole one, or of all the one that leaves the fewest members."""
     best: Packing | None = None
-    for order in _orders(ledger, owner, asked):
-        packing = _greedy(ledger, owner, asked, order)
+    for packing in tried:
         if packing.whole:
             return packing
         if best is None or sum(packing.rest.values()) < sum(best.rest.values()):
             best = packing
-    assert best is not None
+    assert best is not None  # there is always an order to try
     return best
 
 
-def place_related(ledger: Ledger, owner: str, wanted: Wanted) -> Placing:
-    """The same for a gang of which some class minds other pods. ``wanted`` is not empty."""
-    asked = {name: (members, count) for name, (members, count) in wanted.items() if count > 0}
-
-    orders = _orders(ledger, owner, asked) if len(asked) > 1 else [list(asked)]
-    return place_one_by_one(ledger.neighbours, asked, orders, partial(rooms_beside, ledger, owner, asked))
-
-
-def rooms_beside(
-    ledger: Ledger, owner: str, asked: Wanted, members: MemberClass, placed: Mapping[tuple[int, str], int]
-) -> dict[int, int]:
-    """Node → how many ``members`` have room there beside ``placed`` (by node and pod set), in the order of filling."""
-    changed: dict[int, Free] = {}
-    for (i, name), count in placed.items():
-        _take(changed.setdefault(i, dict(ledger.free[i])), asked[name][0], count)
-    return _rooms(ledger, owner, members, changed)
-
-
-def could_pack(frees: Sequence[Free], usable: Mapping[str, Sequence[bool]], wanted: Wanted) -> bool:
-    """Whether all members fit into ``frees``, where ``usable[pod set][i]`` says which nodes they may use.
-
-    Exact with one class, greedy (never wrongly True) with several.
-    """
-    asked = sorted(
-        ((name, members, count) for name, (members, count) in wanted.items() if count > 0),
-        key=lambda a: (-max(a[1].amounts.values()), a[0]),
-    )
-    room = [dict(free) for free in frees] if len(asked) > 1 else list(frees)
-    for name, members, count in asked:
-        left = count
-        for i, free in enumerate(room):
-            if left and usable[name][i]:
-                here = min(left, room_for(members, free))
-                left -= here
-                if here and len(asked) > 1:
-                    _take(free, members, here)
-        if left:
-            return False
-    return True
-
-
-def _greedy(ledger: Ledger, owner: str, asked: Wanted, order: Sequence[str]) -> Packing:
+def _greedy(ledger: Ledger, owner: str, asked: Wanted, order: Sequence[str], policy: PlacementPolicy) -> Packing:
     shares: dict[tuple[str, str], int] = {}
     rest: dict[str, int] = {}
-    changed: dict[int, Free] = {}
+    free = ledger.free if len(order) <= 1 else ledger.free.copy()
+    touched: dict[int, None] = {}
     for name in order:
-        members, left = asked[name]
-        if changed or owner in ledger.held_for:
-            room = _rooms(ledger, owner, members, changed)
-        else:
-            room = ledger.once(("rooms", members), partial(_rooms, ledger, owner, members, changed))
-        for i in room:
-            if not left:
-                break
-            here = min(left, room[i])
-            left -= here
+        members, count = asked[name]
+        taken = _filling(ledger, owner, members, count, policy, free, touched)
+        for i, here in taken:
             shares[ledger.nodes[i].name, name] = here
             if len(order) > 1:
-                _take(changed.setdefault(i, dict(ledger.free[i])), members, here)
+                ledger.asked(members).take(free[:, i], here)
+                touched[i] = None
+        left = count - sum(here for _, here in taken)
         if left:
             rest[name] = left
     return Packing(shares, rest)
 
 
-def _rooms(ledger: Ledger, owner: str, members: MemberClass, changed: Mapping[int, Free]) -> dict[int, int]:
-    """Node → how many members have room there, in the order in which nodes are filled; without zeros."""
-    fit, reasons = ledger.fit(members), ledger.reasons(members, owner)
-    room = {
-        i: n
-        for i in range(len(ledger.nodes))
-        if (n := room_for(members, changed[i]) if i in changed else fit[i]) > 0 and reasons[i] is None
-    }
-    order = sorted(room, key=lambda i: (ledger.nodes[i].held_for != owner, ledger.unused(i, members), room[i], i))
-    return {i: room[i] for i in order}
+def _filling(
+    ledger: Ledger,
+    owner: str,
+    members: MemberClass,
+    count: int,
+    policy: PlacementPolicy,
+    free: Ints,
+    touched: Mapping[int, None],
+) -> Filling:
+    room = _room_beside(ledger, owner, members, free, touched)
+    whole = ledger.once("untouched", lambda: untouched(ledger.columns, ledger.free))
+    return filled(_first(ledger, owner, members), room, whole, count, policy)
+
+
+def _first(ledger: Ledger, owner: str, members: MemberClass) -> Ints:
+    """By node: lower ones are filled first whatever the policy."""
+    mine = ledger.columns.holders.get(owner)
+    first = ledger.unused(members)
+    if mine is not None:
+        first = first + (len(ledger.columns.resources) + 1) * (ledger.columns.held != mine)
+    return first
+
+
+def _room_beside(ledger: Ledger, owner: str, members: MemberClass, free: Ints, touched: Mapping[int, None]) -> Ints:
+    room = _room(ledger, owner, members)
+    if touched:
+        changed = np.fromiter(touched, np.int64, len(touched))
+        room = room.copy()
+        room[changed] = np.where(
+            ledger.usable(members, owner)[changed], ledger.asked(members).room(free[:, changed]), 0
+        )
+    return room
+
+
+def _room(ledger: Ledger, owner: str, members: MemberClass) -> Ints:
+    """By node: how many such members have room there and may use it. Not to be written to."""
+
+    def room() -> Ints:
+        return np.where(ledger.usable(members, owner), ledger.room(members), 0)
+
+    return room() if owner in ledger.held_for else ledger.once(("room", members), room)
 
 
 def _orders(ledger: Ledger, owner: str, asked: Wanted) -> list[list[str]]:
     """Orders worth trying: by what is scarcest, and by who has the fewest nodes to go to."""
-    total: Free = {}
-    demanded: Free = {}
-    for free in ledger.free:
-        for resource, amount in free.items():
-            total[resource] = total.get(resource, 0) + max(0, amount)
+    everywhere = np.arange(len(ledger.nodes))
+    demanded: dict[str, int] = {}
     for members, count in asked.values():
         for resource, amount in members.amounts.items():
             demanded[resource] = demanded.get(resource, 0) + amount * count
+    total = {r: ledger.once(("sum", r), partial(ledger.sum_of, r, everywhere)) for r in demanded}
 
     def weight(name: str) -> float:
-        return max(amount / max(1, total.get(r, 0)) for r, amount in asked[name][0].amounts.items())
+        return max(amount / max(1, total[r]) for r, amount in asked[name][0].amounts.items())
 
-    scarce = min(demanded, key=lambda r: (-demanded[r] / max(1, total.get(r, 0)), "/" not in r, r))
-    choices = {name: ledger.reasons(members, owner).count(None) for name, (members, _) in asked.items()}
+    scarce = min(demanded, key=lambda r: (-demanded[r] / max(1, total[r]), "/" not in r, r))
+    choices = {name: int(ledger.usable(members, owner).sum()) for name, (members, _) in asked.items()}
     orders = [
         sorted(asked, key=lambda n: (-asked[n][0].amounts.get(scarce, 0), choices[n], n)),
         sorted(asked, key=lambda n: (choices[n], -weight(n), n)),
         sorted(asked, key=lambda n: (-weight(n), choices[n], n)),
     ]
     return [order for k, order in enumerate(orders) if order not in orders[:k]]
-
-
-def _take(free: Free, members: MemberClass, count: int) -> None:
-    for resource, amount in members.amounts.items():
-        free[resource] = free.get(resource, 0) - amount * count

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
+
+import numpy as np
 
 from contracts.reasons import Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker
-from layers.gang.ledger import Ledger, room_for
+from layers.gang.columns import Bools, Codes, Ints
+from layers.gang.ledger import Ledger
 from layers.gang.members import Members
+from layers.gang.obstacles import code_of, reason_of
 from layers.gang.placement import Packing, Wanted, could_pack, pack
 from layers.gang.relations_unmet import relations_unmet
 from layers.gang.snapshot import PODS, Demand, MemberClass
 
 Amounts = dict[str, int]
-_ROOM_OR_HELD = (None, Reason.HELD_FOR_ANOTHER_GANG)
+_HELD = code_of(Reason.HELD_FOR_ANOTHER_GANG)
 
 
 def no_placement(
@@ -23,23 +26,22 @@ def no_placement(
     """All that keeps ``packing`` from being whole. ``names``: uid of a PodGroup → its name.
 
     What lacks comes first: InsufficientNodes by the resource that lacks most, PodSlotsExhausted, HeldForAnotherGang
-    when the holds of others are all that lacks, Fragmented when nothing lacks in sum. Nodes that the gang may not use
-    follow, by reason; when there is no other node, they are all there is to say. What pods demand of one another is
-    told beside it, and alone when there would be room without.
+    when the holds of others are all that lacks, Fragmented when nothing lacks in sum, or SearchBudgetExhausted when
+    nobody knows whether there is a placement. Nodes that the gang may not use follow, by reason; when there is no other
+    node, they are all there is to say. What pods demand of one another is told beside it, and alone when there would be
+    room without.
     """
-    reasons = {name: ledger.reasons(wanted[name][0], owner) for name in packing.rest}
-    usable = _usable(ledger, owner, {name: wanted[name] for name in packing.rest})
-    sums = _Sums(ledger, wanted, packing, usable)
-    found = _exclusions(ledger, owner, wanted, reasons, sums, names)
+    codes = {name: ledger.codes(wanted[name][0], owner) for name in packing.rest}
+    sums = _Sums(ledger, wanted, packing, _usable(ledger, owner, {name: wanted[name] for name in packing.rest}))
+    found = _exclusions(ledger, wanted, codes, sums, names)
     if any(members.related for members, _ in wanted.values()):
         found += relations_unmet(ledger, owner, wanted)
         wanted = {name: (members.alone(), count) for name, (members, count) in wanted.items()}
         packing = pack(ledger, owner, wanted)
         if packing.whole:  # it is what pods demand of one another, and nothing else
             return found
-        usable = _usable(ledger, owner, {name: wanted[name] for name in packing.rest})
-        sums = _Sums(ledger, wanted, packing, usable)
-    if usable or not ledger.nodes:
+        sums = _Sums(ledger, wanted, packing, _usable(ledger, owner, {name: wanted[name] for name in packing.rest}))
+    if sums.nodes or not ledger.nodes:
         found += _lacks(ledger, owner, wanted, packing, sums, names)
     return found
 
@@ -110,12 +112,14 @@ def goes_first(older: str, ledger: Ledger, owner: str, wanted: Wanted) -> Blocke
     return Blocker(reason=Reason.HELD_FOR_ANOTHER_GANG, nodes=sums.nodes, **numbers, objects=(older,))
 
 
-def _usable(ledger: Ledger, owner: str, wanted: Wanted) -> tuple[int, ...]:
-    def usable() -> tuple[int, ...]:
-        found: set[int] = set()
+def _usable(ledger: Ledger, owner: str, wanted: Wanted) -> Ints:
+    """The nodes that some of the members may use."""
+
+    def usable() -> Ints:
+        found = np.zeros(len(ledger.nodes), np.bool_)
         for members, _ in wanted.values():
-            found.update(i for i, reason in enumerate(ledger.reasons(members, owner)) if reason is None)
-        return tuple(sorted(found))
+            found |= ledger.usable(members, owner)
+        return np.flatnonzero(found)
 
     if owner in ledger.held_for:
         return usable()
@@ -123,21 +127,18 @@ def _usable(ledger: Ledger, owner: str, wanted: Wanted) -> tuple[int, ...]:
 
 
 class _Sums:
-    """What the gang asks for, what it could have, what it gets."""
+    """What the gang asks for, what it could have on ``usable`` nodes, what it gets."""
 
-    def __init__(self, ledger: Ledger, wanted: Wanted, packing: Packing, usable: Iterable[int]) -> None:
+    def __init__(self, ledger: Ledger, wanted: Wanted, packing: Packing, usable: Ints) -> None:
         self.requested: Amounts = {}
         self.needed: Amounts = {}
-        self.available: Amounts = {}
         for name, (members, count) in wanted.items():
             for resource, amount in members.amounts.items():
                 self.requested[resource] = self.requested.get(resource, 0) + amount * count
                 rest = packing.rest.get(name, 0)
                 self.needed[resource] = self.needed.get(resource, 0) + amount * rest
-        nodes = tuple(usable)
-        for resource in self.requested:
-            self.available[resource] = ledger.once(("sum", resource, nodes), partial(_sum, ledger, resource, nodes))
-        self.nodes = len(nodes)
+        self.available = {resource: ledger.sum_of(resource, usable) for resource in self.requested}
+        self.usable, self.nodes = usable, len(usable)
 
     def numbers(self, resource: str) -> dict[str, str | int]:
         """The fields of a blocker about ``resource``."""
@@ -155,10 +156,6 @@ class _Sums:
         """The resource with the greatest lack in proportion; devices before CPU and memory, then by name."""
         asked = [r for r in self.requested if r != PODS and self.needed[r] > 0] or [PODS]
         return min(asked, key=lambda r: (-(self.lack(r) / max(1, self.requested[r])), "/" not in r, r))
-
-
-def _sum(ledger: Ledger, resource: str, nodes: tuple[int, ...]) -> int:
-    return sum(max(0, ledger.free[i].get(resource, 0)) for i in nodes)
 
 
 def _lacks(
@@ -180,37 +177,37 @@ def _lacks(
     if sums.lack(scarcest) > 0 and (scarcest != PODS or not slots_lack):
         found.append(Blocker(reason=Reason.INSUFFICIENT_NODES, nodes=sums.nodes, **sums.numbers(scarcest)))
     elif not slots_lack:
-        found.append(Blocker(reason=Reason.FRAGMENTED, nodes=sums.nodes, **sums.numbers(scarcest)))
+        reason = Reason.SEARCH_BUDGET_EXHAUSTED if packing.exhausted else Reason.FRAGMENTED
+        largest = int(ledger.free_of(scarcest, sums.usable).max(initial=0))
+        each = max(members.amounts.get(scarcest, 0) for members, _ in wanted.values())
+        found.append(Blocker(reason=reason, nodes=sums.nodes, largest=largest, each=each, **sums.numbers(scarcest)))
     return found
 
 
 def _exclusions(
-    ledger: Ledger,
-    owner: str,
-    wanted: Wanted,
-    reasons: Mapping[str, list[Reason | None]],
-    sums: _Sums,
-    names: Mapping[str, str],
+    ledger: Ledger, wanted: Wanted, codes: Mapping[str, Codes], sums: _Sums, names: Mapping[str, str]
 ) -> list[Blocker]:
-    found: dict[tuple[Reason, str | None], list[str]] = {}
+    found: dict[tuple[Reason, str | None], Ints] = {}
     several = len(wanted) > 1
-    for name, by_node in reasons.items():
-        for node, reason in zip(ledger.nodes, by_node, strict=True):
+    for name, by_node in codes.items():
+        for code in np.unique(by_node).tolist():
+            reason = reason_of(code)
             if reason is not None:
-                found.setdefault((reason, name if several else None), []).append(node.name)
+                found[reason, name if several else None] = np.flatnonzero(by_node == code)
     numbers = {} if sums.nodes else sums.numbers(sums.scarcest())
     blockers = []
     for (reason, pod_set), nodes in sorted(found.items(), key=lambda f: (f[0][0], f[0][1] or "")):
-        objects: Iterable[str] = nodes
-        if reason is Reason.HELD_FOR_ANOTHER_GANG:
-            uids = {ledger.nodes[ledger.index[n]].held_for for n in nodes}
-            objects = sorted(names.get(uid or "", "another gang") for uid in uids)
         said = dict(numbers)
-        if reason is Reason.HELD_FOR_ANOTHER_GANG and not said:
-            scarcest = sums.scarcest()
-            held = sum(max(0, ledger.free[ledger.index[n]].get(scarcest, 0)) for n in nodes)
-            said = {"resource": scarcest, "needed": min(held, sums.needed[scarcest])}
-        blockers.append(Blocker(reason=reason, pod_set=pod_set, nodes=len(nodes), **_listed(objects), **said))
+        if reason is not Reason.HELD_FOR_ANOTHER_GANG:
+            listed = _listed((ledger.nodes[i].name for i in nodes[:MAX_OBJECTS].tolist()), len(nodes))
+        else:
+            uids = {ledger.nodes[i].held_for for i in nodes.tolist()}
+            listed = _listed(sorted(names.get(uid or "", "another gang") for uid in uids))
+            if not said:
+                scarcest = sums.scarcest()
+                held = ledger.sum_of(scarcest, nodes)
+                said = {"resource": scarcest, "needed": min(held, sums.needed[scarcest])}
+        blockers.append(Blocker(reason=reason, pod_set=pod_set, nodes=len(nodes), **listed, **said))
     return blockers
 
 
@@ -218,10 +215,11 @@ def _holders(ledger: Ledger, owner: str, wanted: Wanted, names: Mapping[str, str
     """Names of the gangs that hold something on a node that this one could use."""
 
     def holders() -> list[str]:
-        reasons = [ledger.reasons(members, owner) for members, _ in wanted.values()]
-        open_ = {i for by_node in reasons for i, reason in enumerate(by_node) if reason in _ROOM_OR_HELD}
-        uids = {uid for uid, empty in ledger.holders().items() if not open_.isdisjoint(empty)}
-        uids |= {node.held_for for i, node in enumerate(ledger.nodes) if node.held_for and i in open_}
+        open_ = np.zeros(len(ledger.nodes), np.bool_)
+        for members, _ in wanted.values():
+            open_ |= _open_or_held(ledger, owner, members)
+        uids = {uid for uid, empty in ledger.holders().items() if any(open_[i] for i in empty)}
+        uids |= {uid for uid, n in ledger.columns.holders.items() if open_[ledger.columns.held == n].any()}
         return sorted({names.get(uid, "another gang") for uid in uids - {owner}})
 
     if owner in ledger.holders() or owner in ledger.held_for:
@@ -233,22 +231,24 @@ def _fits_without_holds(ledger: Ledger, owner: str, wanted: Wanted) -> bool:
     if len(wanted) == 1 and owner not in ledger.holders() and owner not in ledger.held_for:
         ((members, count),) = wanted.values()
         return ledger.once(("without holds", members), lambda: _room_without_holds(ledger, owner, members)) >= count
-    usable = {
-        name: [reason in _ROOM_OR_HELD for reason in ledger.reasons(members, owner)]
-        for name, (members, _) in wanted.items()
-    }
-    return could_pack(ledger.without_holds(owner), usable, wanted)
+    usable = {name: _open_or_held(ledger, owner, members) for name, (members, _) in wanted.items()}
+    return could_pack(ledger, ledger.without_holds(owner), usable, wanted)
 
 
 def _room_without_holds(ledger: Ledger, owner: str, members: MemberClass) -> int:
     """How many such members would fit if every gang gave back its empty slots."""
-    by_node = zip(ledger.without_holds(owner), ledger.reasons(members, owner), strict=True)
-    return sum(room_for(members, free) for free, reason in by_node if reason in _ROOM_OR_HELD)
+    room = ledger.asked(members).room(ledger.without_holds(owner))
+    return int(room[_open_or_held(ledger, owner, members)].sum())
 
 
-def _listed(names: Iterable[str]) -> dict[str, tuple[str, ...] | int | None]:
+def _open_or_held(ledger: Ledger, owner: str, members: MemberClass) -> Bools:
+    codes = ledger.codes(members, owner)
+    found: Bools = (codes == 0) | (codes == _HELD)
+    return found
+
+
+def _listed(names: Iterable[str], count: int | None = None) -> dict[str, tuple[str, ...] | int | None]:
+    """The fields of a blocker that name objects; ``count`` of them in all, if ``names`` are only the first."""
     every = tuple(names)
-    return {
-        "objects": every[:MAX_OBJECTS],
-        "more_objects": len(every) - MAX_OBJECTS if len(every) > MAX_OBJECTS else None,
-    }
+    more = (len(every) if count is None else count) - MAX_OBJECTS
+    return {"objects": every[:MAX_OBJECTS], "more_objects": more if more > 0 else None}

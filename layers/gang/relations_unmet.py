@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from contracts.kinds.workload import PlacementPolicy
 from contracts.pod_relations import Term
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker
@@ -25,7 +26,7 @@ def relations_unmet(ledger: Ledger, owner: str, wanted: Wanted) -> list[Blocker]
     found = []
     for name, lacking in sorted(placing.rest.items()):
         members, count = wanted[name]
-        room = rooms_beside(ledger, owner, wanted, members, placing.shares)
+        room = rooms_beside(ledger, owner, wanted, PlacementPolicy.BIN_PACK, members, placing.shares)
         closed = Counter(placing.trial.clash(i, members) for i in room)
         for clash in (clash for clash in Clash if closed[clash]):
             found.append(

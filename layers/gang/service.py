@@ -21,12 +21,13 @@ from prometheus_client import Gauge
 from contracts.kinds.capacity import CapacityRequest, NodeClaim
 from contracts.kinds.pod_group import PodGroup, PodGroupState
 from contracts.kinds.queues import ClusterQueue
-from contracts.kinds.workload import Workload
+from contracts.kinds.workload import PlacementPolicy, Workload
 from contracts.matching import tolerates
 from contracts.mirrors import Node, Pod
+from layers.gang.columns import NodeTable
 from layers.gang.decide import decide
 from layers.gang.feasibility import unusable
-from layers.gang.settings import times_from
+from layers.gang.settings import policy_from, times_from
 from layers.gang.snapshot import (
     CORDON,
     DONE,
@@ -42,7 +43,7 @@ from layers.gang.snapshot import (
     demand_of,
     node_row,
     pod_row,
-    with_claims,
+    with_claim,
 )
 from layers.gang.spans import spans_of_write, spans_to_tell_again
 from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, PutPodGroupStatus, Step
@@ -78,17 +79,21 @@ CAPACITY_REQUESTS, NODE_CLAIMS = resource_of(CapacityRequest), resource_of(NodeC
 
 def build(runtime: Runtime) -> Gate:
     """The gang gate on ``runtime``."""
-    return GangGate(runtime, times=times_from(os.environ)).gate()
+    return GangGate(runtime, times=times_from(os.environ), policy=policy_from(os.environ)).gate()
 
 
 class GangGate:
     """Caches, passes, writes, binds."""
 
     def __init__(
-        self, runtime: Runtime, clock: Callable[[], datetime] = lambda: datetime.now(UTC), times: Times | None = None
+        self,
+        runtime: Runtime,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        times: Times | None = None,
+        policy: PlacementPolicy = PlacementPolicy.BIN_PACK,
     ) -> None:
         self._runtime, self._api, self._clock = runtime, runtime.api, clock
-        self._times = times or Times()
+        self._times, self._policy = times or Times(), policy
         self._passes = Queue("gang", runtime.meters, longest_backoff=2.0)
         self._binds = Queue("gang-binds", runtime.meters)
         self.workloads: Cache[Workload] = Cache()
@@ -100,11 +105,11 @@ class GangGate:
         self.queues: Cache[ClusterQueue] = Cache()
         self.namespaces: Cache[Namespace] = Cache()
         self._demands: dict[str, Demand] = {}
-        self._pod_rows: dict[str, PodRow] = {}
-        self._pods_of_job: dict[str, dict[str, PodRow]] = defaultdict(dict)
+        self._table = NodeTable()
+        self._nodes_of_claim: dict[str, set[str]] = defaultdict(set)
         self._succeeded: dict[str, dict[str, PodRow]] = defaultdict(dict)
-        self._node_rows: dict[str, NodeRow] = {}
         self._own_binds: dict[str, str] = {}
+        self._under_way: dict[str, str] = {}
         self._written: dict[str, datetime] = {}
         self._plans: dict[str, BindMembers] = {}
         self._failures: dict[str, BindFailure] = {}
@@ -134,7 +139,7 @@ class GangGate:
                 watcher(WORKLOADS, self.workloads, self._on_workload),
                 watcher(CLUSTER_QUEUES, self.queues, self._on_queue),
                 watcher(CAPACITY_REQUESTS, self.requests, self._on_change),
-                watcher(NODE_CLAIMS, self.claims, self._on_change),
+                watcher(NODE_CLAIMS, self.claims, self._on_claim),
                 watcher(NAMESPACES, self.namespaces, self._on_namespace),
                 watcher(NODES, self.nodes, self._on_node),
                 watcher(PODS, self.pods, self._on_pod),
@@ -153,7 +158,8 @@ class GangGate:
         for group in self.groups.values():
             for span in spans_to_tell_again(group, self.workloads.get(group.key), now):
                 self._runtime.spans.emit(span)
-        self._plans.clear()
+        for key in list(self._plans):
+            self._end_binds(key)
         self._written.clear()
         self._passes.add(PASS)
 
@@ -193,28 +199,39 @@ class GangGate:
             self._passes.add_after(PASS, TOGETHER)
 
     def _on_node(self, key: str, old: Node | None, new: Node | None) -> None:
-        before = self._node_rows.pop(key, None)
+        before = self._table.node(key)
+        row: NodeRow | None = None
         if new is not None:
             try:
-                self._node_rows[key] = node_row(new)
+                row = node_row(new)
             except Exception as error:  # nothing is promised on a node that cannot be read
                 log.error("node.unreadable", node=key, error=repr(error))
-        if self._node_rows.get(key) != before:  # most changes of a node are heartbeats
+        if before is not None and before.claim is not None:
+            self._nodes_of_claim.get(before.claim, set()).discard(key)
+        if row is not None and row.claim is not None:
+            self._nodes_of_claim[row.claim].add(key)
+            row = with_claim(row, self.claims.get(row.claim))
+        changed = self._table.drop_node(key) if row is None else self._table.put_node(row)
+        if changed:  # most changes of a node are heartbeats
             self._passes.add_after(PASS, TOGETHER)
+
+    def _on_claim(self, key: str, old: NodeClaim | None, new: NodeClaim | None) -> None:
+        self._passes.add_after(PASS, TOGETHER)
+        for name in sorted(self._nodes_of_claim.pop(key, ())):
+            self._on_node(name, None, self.nodes.get(name))
 
     def _on_pod(self, key: str, old: Pod | None, new: Pod | None) -> None:
         if new is None:
-            gone = self._pod_rows.get(key)
+            gone = self._table.pods.get(key)
             if gone is not None:
                 self._own_binds.pop(gone.uid, None)
                 self._remember(gone)
-            self._set_pod(key, None)
+                self._table.drop_pod(key)
+                self._passes.add_after(PASS, TOGETHER)
             return
         row = pod_row(new)
         if row.node:
             self._own_binds.pop(row.uid, None)
-        elif row.uid in self._own_binds:  # an event from before our bind
-            row = row.on(self._own_binds[row.uid])
         self._set_pod(key, row)
 
     def _remember(self, row: PodRow) -> None:
@@ -222,43 +239,40 @@ class GangGate:
         if row.phase == DONE and row.job_uid and row.attempt:
             self._succeeded[row.job_uid][row.uid] = row
 
-    def _set_pod(self, key: str, row: PodRow | None) -> None:
-        before = self._pod_rows.pop(key, None)
-        if before is not None and before.job_uid:
-            of_job = self._pods_of_job[before.job_uid]
-            of_job.pop(key, None)
-            if not of_job:
-                del self._pods_of_job[before.job_uid]
-        if row is not None:
-            self._pod_rows[key] = row
-            if row.job_uid:
-                self._pods_of_job[row.job_uid][key] = row
-        if row != before:
+    def _set_pod(self, key: str, row: PodRow) -> None:
+        """Take in a pod as it was told. Binds of ours that it does not show yet count as done, those under way too:
+        nobody else is given their slots."""
+        if not row.node:
+            node = self._own_binds.get(row.uid) or self._under_way.get(row.uid)
+            row = row.on(node) if node else row
+        if self._table.put_pod(key, row):
             self._passes.add_after(PASS, TOGETHER)
 
     def snapshot(self, now: datetime) -> Snapshot:
         """The world as the caches have it."""
-        nodes = with_claims(self._node_rows.values(), {c.key: c for c in self.claims.values()})
-        # Binds that are under way count as done: nobody else is given their slots.
-        under_way = {pod.uid: node for plan in self._plans.values() for pod, node in plan.pods}
-        rows = (_bound(row, under_way) for row in self._pod_rows.values())
-        pods = tuple(row for row in rows if row.node and not row.over)
+        workloads = self.workloads.values()
+        jobs = {w.spec.job.uid for w in workloads}
         covered = {
             q.metadata.name: frozenset(r for group in q.spec.resource_groups for r in group.covered_resources)
             for q in self.queues.values()
         }
-        for over in self._succeeded.keys() - {w.spec.job.uid for w in self.workloads.values()}:
+        for over in self._succeeded.keys() - jobs:
             del self._succeeded[over]
-        gangs = tuple(self._gang(w, covered, under_way, now) for w in self.workloads.values())
+        gangs = tuple(self._gang(w, covered, now) for w in workloads)
         orphans = tuple(g for g in self.groups.values() if g.key not in self.workloads)
         for uid in self._written.keys() - {g.metadata.uid for g in self.groups.values()}:
             del self._written[uid]
-        namespaces = {n.key: n.metadata.labels for n in self.namespaces.values()}
-        return Snapshot(nodes, pods, gangs, orphans, self._times, written=dict(self._written), namespaces=namespaces)
+        return Snapshot(
+            self._table.frozen(jobs),
+            gangs,
+            orphans,
+            self._times,
+            written=dict(self._written),
+            policy=self._policy,
+            namespaces={n.key: n.metadata.labels for n in self.namespaces.values()},
+        )
 
-    def _gang(
-        self, workload: Workload, covered: Mapping[str, frozenset[str]], under_way: Mapping[str, str], now: datetime
-    ) -> Gang:
+    def _gang(self, workload: Workload, covered: Mapping[str, frozenset[str]], now: datetime) -> Gang:
         key = workload.key
         capacity, planned_nodes = capacity_of(self.requests.get(key), workload)
         aside = self._aside_until.get(key)
@@ -269,7 +283,7 @@ class GangGate:
             workload,
             self._demands.get(key) or demand_of(workload),
             self.groups.get(key),
-            (*(_bound(row, under_way) for row in self._pods_of_job.get(job, {}).values()), *gone),
+            (*self._table.pods_of(job), *gone),
             capacity,
             planned_nodes,
             busy=key in self._plans or (aside is not None and aside > now),
@@ -340,8 +354,7 @@ class GangGate:
                 self._written[old.metadata.uid] = self._clock()
                 self._told(stored, old)
             case BindMembers():
-                self._plans[step.group.key] = step
-                self._binds.add(step.group.key)
+                self._begin_binds(step)
 
     def _told(self, new: PodGroup, old: PodGroup) -> None:
         if new.state is not old.state:
@@ -375,8 +388,29 @@ class GangGate:
         try:
             await self._bind(key, plan)
         finally:
-            self._plans.pop(key, None)
+            self._end_binds(key)
             self._passes.add(PASS)
+
+    def _begin_binds(self, plan: BindMembers) -> None:
+        self._plans[plan.group.key] = plan
+        self._under_way |= {pod.uid: node for pod, node in plan.pods}
+        self._tell_anew(plan)
+        self._binds.add(plan.group.key)
+
+    def _end_binds(self, key: str) -> None:
+        plan = self._plans.pop(key, None)
+        if plan is not None:
+            for pod, _ in plan.pods:
+                self._under_way.pop(pod.uid, None)
+            self._tell_anew(plan)
+
+    def _tell_anew(self, plan: BindMembers) -> None:
+        """Take in the pods of a plan again: what counts as done has changed."""
+        for pod, _ in plan.pods:
+            key = f"{pod.namespace}/{pod.name}"
+            cached = self.pods.get(key)
+            if cached is not None and cached.metadata.uid == pod.uid:
+                self._set_pod(key, pod_row(cached))
 
     async def _bind(self, key: str, plan: BindMembers) -> None:
         slots = asyncio.Semaphore(BINDS_AT_ONCE)
@@ -442,7 +476,9 @@ class GangGate:
             return None
         except ApiFailure as error:
             return await self._after_doubt(cached, node, error)
-        self._note_bound(key, pod.uid, node)
+        row = self._table.pods.get(key)
+        if row is not None and row.uid == pod.uid:
+            self._own_binds[pod.uid] = node  # counts before the watch delivers it
         return None
 
     async def _after_doubt(self, pod: Pod, node: str, error: ApiFailure) -> str | None:
@@ -463,13 +499,6 @@ class GangGate:
             return None  # bound, by an answer that was lost or by another, or on its way out: the next pass counts it
         return said
 
-    def _note_bound(self, key: str, uid: str, node: str) -> None:
-        """Count an own bind before the watch delivers it."""
-        row = self._pod_rows.get(key)
-        if row is not None and row.uid == uid and not row.node:
-            self._own_binds[uid] = node
-            self._set_pod(key, row.on(node))
-
     def _forget(self, key: str) -> None:
         """Binds that were refused are of the past."""
         self._failures.pop(key, None)
@@ -479,12 +508,6 @@ class GangGate:
         """The gang is set aside no longer."""
         self._aside_until.pop(key, None)
         self._refusals.pop(key, None)
-
-
-def _bound(pod: PodRow, under_way: Mapping[str, str]) -> PodRow:
-    """The pod on the node that a bind is taking it to."""
-    node = under_way.get(pod.uid)
-    return pod.on(node) if node and not pod.node else pod
 
 
 def _is_about_the_object(error: ApiError) -> bool:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodClass, PodGroup
-from contracts.kinds.workload import Admission, PodSet, PodSetAssignment, Workload
+from contracts.kinds.workload import Admission, PlacementPolicy, PodSet, PodSetAssignment, Workload
 from contracts.matching import tolerates
 from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, Taint, Toleration
 from contracts.names import (
@@ -31,12 +31,15 @@ from contracts.names import (
 from contracts.pod_relations import NO_RELATIONS, Relations, relations_of
 from contracts.quantities import BadQuantity, format_resources, parse_resources
 from contracts.requests import held_requests, pod_requests
+from layers.gang.columns import NodeColumns, columns_of
 from layers.gang.unsupported import unsupported_fields
 
 PODS = "pods"
 """The resource name under which a node tells how many pods it takes."""
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect="NoSchedule")
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+"""The label, and before it was one the annotation, by which the controller of an Indexed Job numbers its pods."""
 DONE = "Succeeded"
 FAILED = "Failed"
 
@@ -84,6 +87,8 @@ class PodRow:
     relations: Relations = NO_RELATIONS
     daemon: bool = False
     """Whether a DaemonSet runs it, so that the like runs on every node."""
+    rank: int | None = None
+    """Its completion index, if its job counts them."""
 
     @property
     def over(self) -> bool:
@@ -205,13 +210,12 @@ class Times:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The world of one pass. ``pods`` are all that are bound to a node and not over, members of gangs included.
+    """The world of one pass. ``nodes`` know what all pods take, members of gangs included.
 
     ``orphans`` are PodGroups whose Workload is gone.
     """
 
-    nodes: tuple[NodeRow, ...] = ()
-    pods: tuple[PodRow, ...] = ()
+    nodes: NodeColumns = field(default_factory=columns_of)
     gangs: tuple[Gang, ...] = ()
     orphans: tuple[PodGroup, ...] = ()
     times: Times = field(default=Times())
@@ -222,6 +226,8 @@ class Snapshot:
     """So many writes in a pass may change words alone."""
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The labels of each namespace."""
+    policy: PlacementPolicy = PlacementPolicy.BIN_PACK
+    """Of gangs that name none."""
 
 
 def node_row(node: Node) -> NodeRow:
@@ -255,15 +261,14 @@ def with_claims(rows: Iterable[NodeRow], claims: Mapping[str, NodeClaim]) -> tup
     A bought node may not be used before its claim is initialized: until then the provisioner may still give it back. It
     is held for its gang as long as its claim is.
     """
-    found = []
-    for row in rows:
-        if row.claim is not None:
-            claim = claims.get(row.claim)
-            held_for = claim.spec.owner.pod_group_uid if claim and claim.held else None
-            ready = row.ready and claim is not None and claim.initialized
-            row = replace(row, ready=ready, held_for=row.held_for or held_for)
-        found.append(row)
-    return tuple(found)
+    return tuple(with_claim(row, claims.get(row.claim)) if row.claim is not None else row for row in rows)
+
+
+def with_claim(row: NodeRow, claim: NodeClaim | None) -> NodeRow:
+    """The row of a bought node with what its claim says of it; None: there is no such claim (any more)."""
+    held_for = claim.spec.owner.pod_group_uid if claim and claim.held else None
+    ready = row.ready and claim is not None and claim.initialized
+    return replace(row, ready=ready, held_for=row.held_for or held_for)
 
 
 def pod_row(pod: Pod) -> PodRow:
@@ -297,7 +302,14 @@ def pod_row(pod: Pod) -> PodRow:
         labels=meta.labels,
         relations=relations_of(spec, meta.namespace or "", meta.labels),
         daemon=meta.controller is not None and meta.controller.kind == "DaemonSet",
+        rank=_rank(pod),
     )
+
+
+def _rank(pod: Pod) -> int | None:
+    meta = pod.metadata
+    text = meta.labels.get(COMPLETION_INDEX) or meta.annotations.get(COMPLETION_INDEX) or ""
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else None
 
 
 def _ended_after_its_deletion(pod: Pod) -> bool:

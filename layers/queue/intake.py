@@ -10,21 +10,22 @@ from contracts.reasons import Deactivation
 from layers.queue.clocks import is_activated
 from layers.queue.snapshot import JobView
 
-_CLOCKS = (
+_KEPT = (
     "queue_timeout_seconds",
     "capacity_timeout_seconds",
     "start_timeout_seconds",
     "ready_timeout_seconds",
     "recovery_timeout_seconds",
     "max_run_time_seconds",
+    "placement_policy",
 )
 
 
 def spec_of(job: JobView, workload: Workload) -> WorkloadSpec:
     """What the Workload's spec is to be: the job's words, but for what is set on the Workload alone.
 
-    While the job has a problem, priority and clocks stay: a priority class that is missing, or a clock with a slip of
-    the pen, would else move the gang now and once more when it is put right.
+    While the job has a problem, priority, clocks and policy stay: a priority class that is missing, or a slip of the
+    pen, would else move the gang now and once more when it is put right.
     """
     said = workload.spec
     why_out = said.deactivated_for if not said.active or is_activated(workload) else None
@@ -38,7 +39,7 @@ def spec_of(job: JobView, workload: Workload) -> WorkloadSpec:
     wanted = job.asked.but(active=said.active, deactivated_for=why_out, created_at=said.created_at, pod_sets=pod_sets)
     if not job.problems:
         return wanted
-    return wanted.but(priority=said.priority, **{name: getattr(said, name) for name in _CLOCKS})
+    return wanted.but(priority=said.priority, **{name: getattr(said, name) for name in _KEPT})
 
 
 def out_of_queue(workload: Workload, cause: Deactivation) -> WorkloadSpec:

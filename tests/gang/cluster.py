@@ -12,10 +12,11 @@ import msgspec
 from contracts.conditions import set_condition
 from contracts.kinds.capacity import CapacityState
 from contracts.kinds.pod_group import PodGroup, PodGroupState
-from contracts.kinds.workload import ADMITTED, Workload, WorkloadState
+from contracts.kinds.workload import ADMITTED, PlacementPolicy, Workload, WorkloadState
 from contracts.mirrors import Node, Pod
 from contracts.names import HELD_FOR_ANNOTATION
 from contracts.quantities import parse_resources
+from layers.gang.columns import columns_of
 from layers.gang.decide import decide
 from layers.gang.snapshot import (
     BindFailure,
@@ -35,7 +36,14 @@ from tests.builders import NOW, a_pod, a_workload
 class Cluster:
     """Objects by name. `settle` runs passes until nothing is left to write."""
 
-    def __init__(self, *nodes: Node, now: datetime = NOW, times: Times | None = None, max_overtakes: int = 32) -> None:
+    def __init__(
+        self,
+        *nodes: Node,
+        now: datetime = NOW,
+        times: Times | None = None,
+        max_overtakes: int = 32,
+        policy: PlacementPolicy = PlacementPolicy.BIN_PACK,
+    ) -> None:
         self.nodes = {n.metadata.name: n for n in nodes}
         self.pods: dict[str, Pod] = {}
         self.workloads: dict[str, Workload] = {}
@@ -50,6 +58,7 @@ class Cluster:
         self.now = now
         self.times = times or Times()
         self.max_overtakes = max_overtakes
+        self.policy = policy
         self.wake_at: datetime | None = None
         self.steps: list[Step] = []
         self._rows: dict[str, tuple[Pod, PodRow]] = {}
@@ -207,14 +216,15 @@ class Cluster:
         orphans = tuple(g for name, g in self.groups.items() if name not in self.workloads)
         taking = tuple(r for r in rows if r.node and not r.over)
         nodes_seen = tuple(node_row(n) for n in self.nodes.values())
+        columns = columns_of(nodes_seen, taking, {w.spec.job.uid for w in self.workloads.values()})
         return Snapshot(
-            nodes_seen,
-            taking,
+            columns,
             tuple(gangs),
             orphans,
             self.times,
             self.max_overtakes,
             self.written or {},
+            policy=self.policy,
             namespaces=self.namespaces,
         )
 

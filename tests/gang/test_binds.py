@@ -147,6 +147,49 @@ def test_only_live_pods_of_the_admitted_attempt_count(changes: dict[str, object]
     assert cluster.bound() == {}
 
 
+def bound_to(cluster: Cluster) -> dict[str, list[str]]:
+    """Node → the members there, as the last step of binds has them."""
+    found: dict[str, list[str]] = {}
+    for step in cluster.steps:
+        if isinstance(step, BindMembers):
+            for row, node in step.pods:
+                found.setdefault(node, []).append(row.name)
+    return found
+
+
+def test_members_go_to_nodes_by_their_completion_index_so_that_neighbours_are_together() -> None:
+    cluster = Cluster(a_node("n-10", gpus=4), a_node("n-2", gpus=4), a_node("n-9", gpus=4))
+    cluster.add(a_workload(count=12))
+    cluster.settle()
+    cluster.admit("train")
+    spec = a_pod_spec(a_container({GPU: "1"}))
+    for index in range(12):
+        key = "batch.kubernetes.io/job-completion-index"
+        name = f"train-{index}-{'xyzabc'[index % 6]}"
+        cluster.member("train", name, "main", spec, metadata={"annotations": {key: str(index)}})
+    cluster.settle()
+
+    assert {node: [int(name.split("-")[1]) for name in names] for node, names in bound_to(cluster).items()} == {
+        "n-2": [0, 1, 2, 3],
+        "n-9": [4, 5, 6, 7],
+        "n-10": [8, 9, 10, 11],
+    }
+
+
+def test_members_without_an_index_go_by_the_numbers_in_their_names() -> None:
+    cluster = Cluster(a_node("a", gpus=6), a_node("b", gpus=6))
+    cluster.add(a_workload(count=12))
+    cluster.settle()
+    cluster.admit("train")
+    cluster.members("train")
+    cluster.settle()
+
+    assert bound_to(cluster) == {
+        "a": [f"train-main-{i}" for i in range(6)],
+        "b": [f"train-main-{i}" for i in range(6, 12)],
+    }
+
+
 def test_never_more_members_are_bound_than_admitted() -> None:
     cluster = admitted()
     cluster.members("train", 6)

@@ -11,6 +11,7 @@ from contracts.kinds.capacity import CapacityState
 from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.workload import ChargeCause, WorkloadState
 from contracts.names import GPU
+from layers.gang.columns import columns_of
 from layers.gang.decide import decide
 from layers.gang.ledger import Ledger
 from layers.gang.placement import could_pack, pack
@@ -136,7 +137,7 @@ def test_whatever_happens_holds_fit_placements_are_whole_and_nobody_uses_what_is
 
 @given(st.lists(st.integers(0, 5), max_size=6), st.integers(1, 12), st.sampled_from([1, 2, 3]))
 def test_one_class_is_placed_exactly_as_far_as_there_is_room(free: list[int], count: int, gpus: int) -> None:
-    ledger = Ledger([node_row(a_node(f"n{i}", gpus=g)) for i, g in enumerate(free)], ())
+    ledger = Ledger(columns_of(node_row(a_node(f"n{i}", gpus=g)) for i, g in enumerate(free)))
     spec = a_pod_spec(a_container({GPU: str(gpus)}))
     (demand,) = demand_of(a_workload(count=count, spec=spec)).pod_sets
     packing = pack(ledger, "uid", {"main": (demand.members, count)})
@@ -149,13 +150,10 @@ def test_one_class_is_placed_exactly_as_far_as_there_is_room(free: list[int], co
 @given(worlds())
 @settings(max_examples=25)
 def test_what_could_be_packed_is_never_less_than_what_is_packed_alone(cluster: Cluster) -> None:
-    ledger = Ledger([node_row(n) for n in cluster.nodes.values()], ())
+    ledger = Ledger(columns_of(node_row(n) for n in cluster.nodes.values()))
     for workload in cluster.workloads.values():
         wanted = {p.name: (p.members, p.count) for p in demand_of(workload).pod_sets}
-        usable = {n: [r is None for r in ledger.reasons(m, "uid")] for n, (m, _) in wanted.items()}
-        one_kind = len(wanted) == 1
-        if one_kind:
-            assert pack(ledger, "uid", wanted).whole == could_pack(ledger.free, usable, wanted)
-        before = [dict(free) for free in ledger.free]
-        pack(ledger, "uid", wanted)
-        assert ledger.free == before
+        usable = {n: ledger.usable(m, "uid") for n, (m, _) in wanted.items()}
+        before = ledger.free.copy()
+        assert pack(ledger, "uid", wanted).whole == could_pack(ledger, ledger.free, usable, wanted)
+        assert (ledger.free == before).all()

@@ -181,7 +181,7 @@ def test_what_fits_in_sum_and_nowhere_in_full_is_called_fragmented() -> None:
     cluster.settle()
 
     assert blockers(cluster) == (
-        Blocker(reason="Fragmented", resource=GPU, requested=4, available=4, needed=4, nodes=4),
+        Blocker(reason="Fragmented", resource=GPU, requested=4, available=4, needed=4, nodes=4, each=2, largest=1),
     )
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from contracts.kinds.pod_group import PodGroupState
 from contracts.names import GPU
 from contracts.verdicts import Blocker, sentence
+from layers.gang.columns import columns_of
 from layers.gang.ledger import Ledger
 from layers.gang.neighbours import Neighbours, Trial
 from layers.gang.placement import pack
@@ -515,7 +516,8 @@ def related_worlds(draw: st.DrawFn) -> tuple[Ledger, MemberClass, int]:
     ]
     count = draw(st.integers(1, 5))
     (demand,) = demand_of(a_workload(pod_sets=(members(count, **draw(DEMANDS)),))).pod_sets
-    return Ledger([node_row(n) for n in nodes], [pod_row(p) for p in pods]), demand.members, count
+    columns = columns_of([node_row(n) for n in nodes], [pod_row(p) for p in pods])
+    return Ledger(columns), demand.members, count
 
 
 def most_in_any_order(neighbours: Neighbours, ledger: Ledger, one: MemberClass, count: int) -> int:
@@ -532,7 +534,7 @@ def most_in_any_order(neighbours: Neighbours, ledger: Ledger, one: MemberClass, 
         for i in placed:
             trial.place(i, one)
         for i in range(len(ledger.nodes)):
-            room = ledger.fit(one)[i] - Counter(placed)[i]
+            room = int(ledger.room(one)[i]) - Counter(placed)[i]
             more = tuple(sorted((*placed, i)))
             if room > 0 and trial.clash(i, one) is None and more not in seen:
                 seen.add(more)

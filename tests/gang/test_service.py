@@ -111,7 +111,7 @@ async def test_refused_binds_are_tried_again_within_two_seconds_however_often_th
     gate._tries["team/train"] = 5000
     wire.on("GET", "/api/v1/nodes/a", says(msgspec.to_builtins(a_node("a", ready=False), str_keys=True)))
     (row,) = gate.snapshot(NOW).gangs[0].pods
-    gate._plans["team/train"] = BindMembers(a_pod_group("train"), 1, ((row, "a"),))
+    gate._begin_binds(BindMembers(a_pod_group("train"), 1, ((row, "a"),)))
     await gate.bind_gang("team/train")
 
     failure = gate.snapshot(NOW).gangs[0].bind_failure

@@ -143,6 +143,19 @@ def test_timeouts_are_whole_seconds_rounded_up(text: str, seconds: int) -> None:
     } == {seconds}
 
 
+def test_a_placement_policy_is_taken_and_one_that_does_not_exist_is_a_problem() -> None:
+    def policy(text: str) -> tuple[object, tuple[str, ...]]:
+        seen = read(a_batch_job(annotations={"trigate.dev/placement-policy": text}))
+        return seen.asked.placement_policy, seen.problems
+
+    assert read(a_batch_job()).asked.placement_policy is None
+    assert policy("spread") == ("spread", ())
+    assert policy("Spread") == (
+        None,
+        ("trigate.dev/placement-policy: 'Spread' is none of bin-pack, spread, fragmentation-aware",),
+    )
+
+
 @pytest.mark.parametrize(
     "text", ["soon", "10m\n", "", "-5s", "0s", "721h", "1e9h", "5", "9" * 400 + "s", "9" * 40 + "ms"]
 )

@@ -11,8 +11,8 @@ import pytest
 
 from contracts.kinds.capacity import CapacityState, NodeClaim
 from contracts.kinds.workload import WorkloadState
-from layers.gang import decide as gang
 from layers.gang import statuses as gang_statuses
+from layers.gang import writes as gang_writes
 from layers.gang.ledger import Ledger
 from layers.gang.service import GangGate
 from layers.provisioning import decide as buying
@@ -168,7 +168,7 @@ def drop_the_holds_on_a_restart(m: Patch) -> None:
 
 
 def never_refresh_the_numbers_of_a_verdict(m: Patch) -> None:
-    m.setattr(gang, "REFRESH", timedelta(days=1))
+    m.setattr(gang_writes, "REFRESH", timedelta(days=1))
 
 
 # ---- the provisioner ------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from contracts.names import (
 )
 from layers.gang import decide as gang
 from layers.gang import snapshot as gang_sees
+from layers.gang.columns import columns_of
 from layers.gang.feasibility import unusable
 from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, PutPodGroupStatus
 from layers.provisioning import decide as provisioning
@@ -314,7 +315,9 @@ class Gates:
             demand = gang_sees.demand_of(workload)
             gangs.append(gang_sees.Gang(workload, demand, group, rows.get(name, ()), capacity, planned))
         orphans = tuple(g for name, (_, g) in by["P"].items() if name not in by["W"])
-        return gang_sees.Snapshot(nodes, tuple(pods), tuple(gangs), orphans, max_overtakes=self.world.max_overtakes)
+        jobs = {gang.workload.spec.job.uid for gang in gangs}
+        columns = columns_of(nodes, pods, jobs)
+        return gang_sees.Snapshot(columns, tuple(gangs), orphans, max_overtakes=self.world.max_overtakes)
 
     def pods(self, name: str, members: Members) -> list[Pod]:
         """The pods of a Job as the API server has them."""

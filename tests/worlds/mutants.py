@@ -10,10 +10,9 @@ import pytest
 
 from contracts.kinds import Workload
 from contracts.kinds.workload import WorkloadState
-from layers.gang import decide as gang
-from layers.gang import rejections
 from layers.gang import snapshot as gang_sees
 from layers.gang.ledger import Ledger
+from layers.gang.waiting import Waiting as GangWaiting
 from layers.provisioning import decide as buying
 from layers.provisioning import holding, purchase, statuses
 from layers.provisioning.steps import DeleteClaim, MarkRemoving
@@ -101,7 +100,7 @@ def overtakes_not_counted(m: Patch) -> None:
 
 
 def overtakes_on_nodes_not_counted(m: Patch) -> None:
-    m.setattr(gang._Pass, "_count_overtaking", lambda self, older, younger_uid: None)
+    m.setattr(GangWaiting, "_count_overtaking", lambda self, older, younger_uid: None)
 
 
 def holds_forgotten(m: Patch) -> None:
@@ -110,11 +109,12 @@ def holds_forgotten(m: Patch) -> None:
 
 def held_before_the_charge(m: Patch) -> None:
     def wait(self: Any, g: Any, outlook: Any, shares: Any, packing: Any) -> None:
-        found = rejections.no_placement(self.ledger, g.uid, g.wanted, packing, self.names)
-        self._hold(g, shares)
-        self._put(g.group, self._writer(g).held(self._short(g, outlook, shares, packing, found)))
+        found = self._places.why(g, g.wanted, packing)
+        self._places.hold(g, shares)
+        answer = self._places.short(g, outlook, shares, packing, found, False)
+        self._writes.put(g.group, self._writes._writer(g).held(answer))
 
-    m.setattr(gang._Pass, "_wait_for_room", wait)
+    m.setattr(GangWaiting, "_wait_for_room", wait)
 
 
 def placed_before_the_claim_is_initialized(m: Patch) -> None:

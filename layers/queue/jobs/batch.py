@@ -20,7 +20,7 @@ from msgspec import field
 
 from contracts.durations import BadDuration
 from contracts.kinds import Workload
-from contracts.kinds.workload import JobReference, PodSet, WorkloadSpec
+from contracts.kinds.workload import JobReference, PlacementPolicy, PodSet, WorkloadSpec
 from contracts.mirrors import JobStatus, Keyed, Mirror
 from contracts.names import (
     ASKED_PARALLELISM_ANNOTATION,
@@ -28,6 +28,7 @@ from contracts.names import (
     CAPACITY_TIMEOUT_ANNOTATION,
     MAX_RUN_TIME_ANNOTATION,
     MIN_COUNT_ANNOTATION,
+    PLACEMENT_POLICY_ANNOTATION,
     POD_SET_LABEL,
     PRIORITY_CLASS_LABEL,
     QUEUE_LABEL,
@@ -74,7 +75,13 @@ _CLOCKS = {
     RECOVERY_TIMEOUT_ANNOTATION: "recovery_timeout_seconds",
     MAX_RUN_TIME_ANNOTATION: "max_run_time_seconds",
 }
-_OWN_ANNOTATIONS = (*_CLOCKS, MIN_COUNT_ANNOTATION, ASKED_PARALLELISM_ANNOTATION, ADDED_ANNOTATION)
+_OWN_ANNOTATIONS = (
+    *_CLOCKS,
+    MIN_COUNT_ANNOTATION,
+    PLACEMENT_POLICY_ANNOTATION,
+    ASKED_PARALLELISM_ANNOTATION,
+    ADDED_ANNOTATION,
+)
 _OWN_PREFIX = "trigate.dev/"
 _NOTED = re.compile(r"([0-9]{1,9}) of ([0-9]{1,9})", re.ASCII)
 _SECONDS_ON_PODS = tuple(_OWN_PREFIX + name for name in ("run-for", "fail-after", "terminate-for"))
@@ -256,6 +263,7 @@ def workload_of(job: BatchJob, priority_classes: Mapping[str, int], problems: li
         priority=_priority(job, priority_classes, problems),
         template_hash=template_hash((pod_set,)),
         created_at=meta.creation_timestamp or datetime.fromtimestamp(0, UTC),
+        placement_policy=_placement_policy(job, problems),
         **timeouts,
     )
     try:
@@ -427,6 +435,14 @@ def _min_count(job: BatchJob, count: int, problems: list[str]) -> int | None:
         problems.append(f"{MIN_COUNT_ANNOTATION} is {text}, more than the {count} members that run at once: lower it")
         return None
     return int(text)
+
+
+def _placement_policy(job: BatchJob, problems: list[str]) -> PlacementPolicy | None:
+    text = job.metadata.annotations.get(PLACEMENT_POLICY_ANNOTATION)
+    if text is None or text in tuple(PlacementPolicy):
+        return PlacementPolicy(text) if text else None
+    problems.append(f"{PLACEMENT_POLICY_ANNOTATION}: {text[:32]!r} is none of {', '.join(PlacementPolicy)}")
+    return None
 
 
 def _unreadable_annotations(job: BatchJob, template: Json) -> list[str]:

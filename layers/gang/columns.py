@@ -29,6 +29,7 @@ MOST = 2**61
 """No column says more: two of them can be added, and subtracted, without leaving int64."""
 NOBODY = -1
 """In `NodeColumns.held`: no gang."""
+_WISH = "PreferNoSchedule"
 MOST_CLASSES = 128
 """Classes of members whose obstacles are remembered between passes."""
 
@@ -76,6 +77,8 @@ class NodeColumns:
     slots: Ints
     versions: Ints
     remembered: Remembered
+    avoided: tuple[int, ...] = ()
+    """Positions of nodes with a taint that is only a wish."""
     pods: tuple[PodRow, ...] = ()
     """All pods, also those that are not bound or over."""
     minders: tuple[PodRow, ...] = ()
@@ -154,6 +157,7 @@ class NodeTable:
         self._known = 0
         self._order: tuple[Ints, Mapping[str, int]] | None = None
         self._remembered = Remembered()
+        self._avoided: set[int] = set()
         self._minders: dict[str, PodRow] = {}
         self._frozen_pods: tuple[tuple[PodRow, ...], tuple[PodRow, ...]] | None = None
 
@@ -178,6 +182,7 @@ class NodeTable:
         self._versions[slot] = self._version
         for resource in row.allocatable:
             self._row_of(resource)
+        (self._avoided.add if any(t.effect == _WISH for t in row.taints) else self._avoided.discard)(slot)
         self._allocatable[:, slot] = 0
         for resource, amount in row.allocatable.items():
             self._allocatable[self._resources[resource], slot] = max(-MOST, min(amount, MOST))
@@ -191,6 +196,7 @@ class NodeTable:
         if slot is None or self._rows[slot] is None:
             return False
         self._rows[slot] = None
+        self._avoided.discard(slot)
         self._order = None
         self._known -= 1
         self._let_go(name, slot)
@@ -259,6 +265,7 @@ class NodeTable:
             slots=order,
             versions=self._versions[order],
             remembered=self._remembered,
+            avoided=tuple(i for i, slot in enumerate(order.tolist()) if slot in self._avoided) if self._avoided else (),
             pods=pods,
             minders=minders,
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from contracts.reasons import Reason
 from layers.gang.columns import MOST, Bools, Codes, Ints, NodeColumns, exact_sum
-from layers.gang.feasibility import closed
+from layers.gang.feasibility import closed, reluctance
 from layers.gang.members import Members, Shares
 from layers.gang.neighbours import Neighbours
 from layers.gang.obstacles import closures, obstacles, reason_of
@@ -69,6 +69,7 @@ class Ledger:
         self._obstacles: dict[MemberClass, Codes] = {}
         self._codes: dict[MemberClass, Codes] = {}
         self._kinds: dict[MemberClass, Ints] = {}
+        self._reluctances: dict[MemberClass, Ints] = {}
         self._rooms: dict[MemberClass, tuple[int, Ints]] = {}
         self._tick = 0
         self._changed = np.zeros(len(columns), np.int64)
@@ -224,6 +225,17 @@ class Ledger:
     def usable(self, members: MemberClass, owner: str) -> Bools:
         """By node: whether the gang ``owner`` may place such a member there, if there is room."""
         found: Bools = self.codes(members, owner) == 0
+        return found
+
+    def reluctance(self, members: MemberClass) -> Ints | None:
+        """By node: `feasibility.reluctance`; None where there is none of it."""
+        if not members.preferred and not self.columns.avoided:
+            return None
+        found = self._reluctances.get(members)
+        if found is None:
+            found = self._reluctances[members] = np.zeros(len(self.nodes), np.int64)
+            for i in range(len(self.nodes)) if members.preferred else self.columns.avoided:
+                found[i] = reluctance(self.nodes[i], members)
         return found
 
     def unused(self, members: MemberClass) -> Ints:

@@ -182,9 +182,13 @@ def _filling(
 def _first(ledger: Ledger, owner: str, members: MemberClass) -> Ints:
     """By node: lower ones are filled first whatever the policy."""
     mine = ledger.columns.holders.get(owner)
-    first = ledger.unused(members)
+    first, reluctance = ledger.unused(members), ledger.reluctance(members)
+    kinds = len(ledger.columns.resources) + 1
+    if reluctance is not None:
+        first = first + kinds * reluctance
+        kinds *= int(reluctance.max(initial=0)) + 1
     if mine is not None:
-        first = first + (len(ledger.columns.resources) + 1) * (ledger.columns.held != mine)
+        first = first + kinds * (ledger.columns.held != mine)
     return first
 
 

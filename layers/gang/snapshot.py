@@ -19,7 +19,7 @@ from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodClass, PodGroup
 from contracts.kinds.workload import Admission, PlacementPolicy, PodSet, PodSetAssignment, Workload
 from contracts.matching import tolerates
-from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, Taint, Toleration
+from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, PreferredSchedulingTerm, Taint, Toleration
 from contracts.names import (
     ATTEMPT_LABEL,
     HELD_FOR_ANNOTATION,
@@ -111,6 +111,8 @@ class MemberClass:
     tolerations: tuple[Toleration, ...]
     bears_cordons: bool = False
     """Whether a cordon is tolerated, and counts as open."""
+    preferred: tuple[PreferredSchedulingTerm, ...] = ()
+    """Which nodes it would rather have."""
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Those that every member will have."""
@@ -326,6 +328,11 @@ def required_affinity(spec: PodSpec) -> NodeSelector | None:
     return spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
 
 
+def preferred_affinity(spec: PodSpec) -> tuple[PreferredSchedulingTerm, ...]:
+    """The nodes that the pod would rather have, by weight."""
+    return spec.affinity.node_affinity.preferred if spec.affinity and spec.affinity.node_affinity else ()
+
+
 def assigned_to(workload: Workload) -> Admission | None:
     """The quota that its pods are for. Whoever waits for others to end is looked at as it will be charged then."""
     plan = workload.status.preemption
@@ -381,13 +388,16 @@ def _pod_set_demand(pod_set: PodSet, spec: PodSpec, assigned: PodSetAssignment |
     )
     requests = {r: n for r, n in pod_requests(spec).items() if r != PODS}
     tolerations = tuple(msgspec.convert(raw_tolerations, list[Toleration]))
+    likes = preferred_affinity(spec)
     members = MemberClass(
-        key=json.dumps([sorted(requests.items()), sorted(selector.items()), raw_affinity, raw_tolerations]),
+        key=json.dumps([sorted(requests.items()), sorted(selector.items()), raw_affinity, raw_tolerations])
+        + (repr(likes) if likes else ""),
         amounts={**requests, PODS: 1},
         node_selector=selector,
         affinity=required_affinity(spec),
         tolerations=tolerations,
         bears_cordons=any(tolerates(t, CORDON) for t in tolerations),
+        preferred=likes,
     )
     wire = PodClass(
         pod_set=pod_set.name,

@@ -298,6 +298,34 @@ def test_a_workload_with_what_is_not_supported_is_refused_by_name_and_buys_nothi
     assert (cluster.group().fits, cluster.group().possible) == (False, False)
 
 
+def preferring(*terms: tuple[int, str]) -> dict[str, object]:
+    """A node affinity that prefers nodes by the value of the label ``rack``."""
+    wishes = [
+        {"weight": w, "preference": {"matchExpressions": [{"key": "rack", "operator": "In", "values": [rack]}]}}
+        for w, rack in terms
+    ]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wishes}}
+
+
+def test_preferred_nodes_are_filled_first_by_weight_and_others_after_them() -> None:
+    racks = {"a": "r0", "b": "r1", "c": "r2"}
+    cluster = Cluster(*(a_node(n, gpus=2, labels={"rack": rack}) for n, rack in racks.items()))
+    spec = a_pod_spec(a_container({GPU: "1"}), affinity=preferring((1, "r1"), (50, "r2")))
+    cluster.add(a_workload(count=5, spec=spec))
+    cluster.settle()
+
+    assert cluster.hold() == {"a": 1, "b": 2, "c": 2}
+
+
+def test_a_node_with_a_taint_that_is_a_wish_is_filled_last() -> None:
+    wish = ({"key": "old", "effect": "PreferNoSchedule"},)
+    cluster = Cluster(a_node("a", gpus=1, taints=wish), a_node("b", gpus=8))
+    cluster.add(a_workload(count=1))
+    cluster.settle()
+
+    assert cluster.hold() == {"b": 1}
+
+
 def test_preferences_do_not_stop_a_gang() -> None:
     soft = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}
     spread = [{"whenUnsatisfiable": "ScheduleAnyway"}]

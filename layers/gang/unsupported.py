@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from contracts.mirrors import PodSpec
+from contracts.pod_relations import REQUIRED
 
 _BOUND_TO_PLACES = ("persistentVolumeClaim", "ephemeral", "awsElasticBlockStore", "azureDisk", "gcePersistentDisk")
 """Volumes that exist on some nodes only, or are made where the pod is placed; a generic ephemeral one is a claim."""
+
+PER_MEMBER = "batch.kubernetes.io/job-completion-index"
+"""A label that tells the members of one pod set apart: who minds others by it cannot be counted as one of many."""
 
 
 def unsupported_fields(spec: PodSpec) -> tuple[str, ...]:
@@ -20,6 +24,16 @@ def unsupported_fields(spec: PodSpec) -> tuple[str, ...]:
         found.append("spec.runtimeClassName")  # adds an overhead and a node selector to the pods
     if spec.scheduling_gates:
         found.append("spec.schedulingGates")
+    affinity = spec.affinity
+    toward = affinity.pod_affinity if affinity else None
+    against = affinity.pod_anti_affinity if affinity else None
+    for path, raw in (
+        ("affinity.podAffinity", (toward or {}).get(REQUIRED)),
+        ("affinity.podAntiAffinity", (against or {}).get(REQUIRED)),
+        ("topologySpreadConstraints", spec.topology_spread_constraints),
+    ):
+        if raw and PER_MEMBER in repr(raw):
+            found.append(f"spec.{path} by {PER_MEMBER}")
     if spec.resource_claims:
         found.append("spec.resourceClaims")
     for i, volume in enumerate(spec.volumes):

@@ -431,6 +431,16 @@ def test_what_the_server_writes_into_the_selectors_of_a_pod_is_what_was_admitted
     assert cluster.bound() == {"a": 1}
 
 
+def test_a_demand_that_tells_members_of_one_kind_apart_is_refused_by_name() -> None:
+    index = "batch.kubernetes.io/job-completion-index"
+    first = {"topologyKey": HOST, "labelSelector": {"matchLabels": {index: "0"}}}
+    cluster = cluster_of(a_node("a"), pod_sets=(members(2, affinity=apart(first)),)).settle()
+
+    assert [(b.reason, b.detail) for b in blockers(cluster)] == [
+        ("UnsupportedFeature", f"spec.affinity.podAntiAffinity by {index}")
+    ]
+
+
 def lacking(cluster: Cluster) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
     return [(c.count, c.apart, c.unplanned) for c in cluster.group().status.shortfall]
 

@@ -55,6 +55,7 @@ class Reason(StrEnum):
     TAINTS_NOT_TOLERATED = "TaintsNotTolerated"
     HOST_PORT_CONFLICT = "HostPortConflict"
     TOPOLOGY_UNSATISFIABLE = "TopologyUnsatisfiable"
+    VOLUME_UNAVAILABLE = "VolumeUnavailable"
     # provisioning
     NO_MATCHING_POOL = "NoMatchingPool"
     UNKNOWN_LABEL = "UnknownLabel"

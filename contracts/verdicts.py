@@ -194,6 +194,9 @@ def sentence(b: Blocker) -> str:
             return f"{amount(b.needed)} {resource} are held for {listed}"
         case Reason.WAITING_FOR_CAPACITY:
             return f"{amount(b.needed)} {resource} are being bought for this gang on {_nodes(b)}"
+        case Reason.VOLUME_UNAVAILABLE:
+            why = f" ({b.detail})" if b.detail else ""
+            return f"volume claim {listed}{why} {_left_by_relation(b)}"
         case Reason.HOST_PORT_CONFLICT | Reason.TOPOLOGY_UNSATISFIABLE:
             return f"{_relation(b, listed)} {_left_by_relation(b)}"
         case Reason.AFFINITY_UNSATISFIABLE if b.cause:

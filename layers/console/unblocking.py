@@ -86,6 +86,8 @@ def remedy(b: Blocker) -> str | None:
             return f"make ready or uncordon {named}" if b.objects else "make nodes ready or uncordon them"
         case Reason.NODE_SELECTOR_UNMATCHED:
             return "label nodes as the Job's nodeSelector says, or change it"
+        case Reason.VOLUME_UNAVAILABLE:
+            return f"bind volume claim {named}, or claim a volume that enough nodes can reach and share"
         case Reason.HOST_PORT_CONFLICT:
             return f"{b.needed or 0} more nodes on which host port {named} is free, or leave the port out of the Job"
         case Reason.TOPOLOGY_UNSATISFIABLE:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from contracts.kinds.pod_group import PodClass
 from contracts.names import HOSTNAME_LABEL
 from contracts.pod_relations import Term
 from layers.gang.snapshot import MemberClass, PodRow, PodSetDemand, Snapshot
+from layers.gang.volumes import Volumes
 
 Namespaces = Mapping[str, Mapping[str, str]]
 
@@ -32,6 +33,8 @@ def minding(world: Snapshot) -> Snapshot:
             return pod_set
         daemons = [pod for pod in world.nodes.pods if pod.daemon and not pod.over]
         wire = _told(pod_set, siblings, met, daemons, world.namespaces)
+        unplanned = {*wire.unplanned, *_of_volumes(members.claims, world.volumes)}
+        wire = wire.but(unplanned=tuple(sorted(unplanned)))
         return replace(pod_set, members=members.minding(), wire=wire)
 
     gangs = []
@@ -79,6 +82,18 @@ def _told(
     return pod_set.wire.but(
         host_ports=ports, apart=tuple(sorted(apart)), unplanned=tuple(sorted(dict.fromkeys(unplanned)))
     )
+
+
+def _of_volumes(keys: Sequence[str], volumes: Volumes) -> Iterator[str]:
+    """What of its volumes keeps a pod set from new nodes, or might."""
+    for key in keys:
+        claim, name = volumes.claim(key), key.rpartition("/")[2]
+        if claim.trouble:
+            yield f"volume claim {name}: {claim.trouble}"
+        elif not claim.everywhere:
+            yield f"volume claim {name} that some nodes only can reach"
+        elif claim.one_pod or claim.one_node:
+            yield f"volume claim {name} that one {'pod' if claim.one_pod else 'node'} only may have"
 
 
 def _keep_apart(one: MemberClass, other: MemberClass, namespaces: Namespaces) -> bool:

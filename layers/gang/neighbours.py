@@ -1,7 +1,8 @@
 """Who is on which node, as far as pods mind one another: what a member meets on a node, counted as members are placed.
 
-The rules are those of kube-scheduler's plugins NodePorts, InterPodAffinity and PodTopologySpread, asked member by
-member: what is decided for a gang here, kube-scheduler would have decided for its pods one after another.
+The rules are those of kube-scheduler's plugins NodePorts, InterPodAffinity, PodTopologySpread and those of volumes
+(`layers.gang.volumes`), asked member by member: what is decided for a gang here, kube-scheduler would have decided for
+its pods one after another.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contracts.matching import matches_node_affinity, matches_node_selector, unt
 from contracts.pod_relations import HostPort, Spread, Term, taken_by
 from layers.gang.columns import NodeColumns
 from layers.gang.snapshot import CORDON, MemberClass, NodeRow, PodRow
+from layers.gang.volumes import Disk, Volumes
 
 Labels = Mapping[str, str]
 Pair = tuple[str, str]
@@ -25,6 +27,7 @@ Pair = tuple[str, str]
 class Clash(StrEnum):
     """What about other pods keeps a member off a node."""
 
+    VOLUME = "Volume"
     HOST_PORT = "HostPort"
     ANTI_AFFINITY = "PodAntiAffinity"
     ANTI_AFFINITY_OF_OTHERS = "PodAntiAffinityOfOthers"
@@ -80,6 +83,10 @@ class Tallies:
     toward: list[Counter[str]]
     """By own affinity term: values of its topology key that have a pod which all own terms mean."""
     spread: list[Domains]
+    users: dict[str, Counter[int]]
+    """By volume claim of its own: how many pods use it on which node."""
+    disks: dict[int, set[Disk]]
+    """By node: what is attached, as far as its number is limited there."""
 
     def copy(self) -> Tallies:
         return Tallies(
@@ -88,6 +95,8 @@ class Tallies:
             [c.copy() for c in self.against],
             [c.copy() for c in self.toward],
             [d.copy() for d in self.spread],
+            {claim: users.copy() for claim, users in self.users.items()},
+            {i: set(disks) for i, disks in self.disks.items()},
         )
 
 
@@ -101,18 +110,26 @@ class Meeting:
     against: tuple[bool, ...]
     toward: bool
     spread: tuple[bool, ...]
+    claims: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.ports or self.shuts or any(self.against) or self.toward or any(self.spread))
+        return bool(self.claims or self.ports or self.shuts or any(self.against) or self.toward or any(self.spread))
 
 
 class Neighbours:
     """The pods that are bound and the empty slots that gangs hold, for classes that mind them."""
 
-    def __init__(self, columns: NodeColumns, namespaces: Mapping[str, Labels], without: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        columns: NodeColumns,
+        namespaces: Mapping[str, Labels],
+        volumes: Volumes | None = None,
+        without: Iterable[str] = (),
+    ) -> None:
         """``namespaces``: the labels of each. The pods of jobs ``without`` do not count."""
         self.nodes: Sequence[NodeRow] = columns.rows
         self.namespaces = namespaces
+        self.volumes = volumes or Volumes()
         self._pods, self._index = columns.pods, columns.index
         self._without, self._never = frozenset(without), frozenset[str]()
         self._by_namespace: dict[str, list[PodRow]] | None = None
@@ -144,6 +161,8 @@ class Neighbours:
     def clash(self, i: int, members: MemberClass, seen: Tallies) -> Clash | None:
         """What keeps one more member off node ``i``; None: nothing about other pods does."""
         relations, labels = members.relations, self.nodes[i].labels
+        if members.claims and not self._has_volumes(i, members, seen):
+            return Clash.VOLUME
         if relations.ports and i in seen.ports and taken_by(seen.ports[i], relations.ports):
             return Clash.HOST_PORT
         for anti, met in zip(relations.anti_affinity, seen.against, strict=True):
@@ -157,6 +176,16 @@ class Neighbours:
         if relations.affinity and not self._is_beside(i, members, seen):
             return Clash.AFFINITY
         return None
+
+    def _has_volumes(self, i: int, members: MemberClass, seen: Tallies) -> bool:
+        node = self.nodes[i]
+        for key in members.claims:
+            claim, users = self.volumes.claim(key), seen.users[key]
+            if claim.trouble or not claim.reaches(node.labels, node.name):
+                return False
+            if (claim.one_pod and users) or (claim.one_node and any(on != i for on in users)):
+                return False
+        return not self.volumes.beyond_limit(node.name, seen.disks.get(i, ()), members.claims)
 
     def _keeps_skew(self, i: int, members: MemberClass, seen: Tallies) -> bool:
         labels = self.nodes[i].labels
@@ -202,6 +231,7 @@ class Neighbours:
             newcomer.labels,
             newcomer.relations.ports,
             newcomer.relations.anti_affinity,
+            newcomer.claims,
             members,
             terminating=False,
         )
@@ -212,6 +242,7 @@ class Neighbours:
         labels: Labels,
         ports: tuple[HostPort, ...],
         anti_affinity: tuple[Term, ...],
+        claims: tuple[str, ...],
         members: MemberClass,
         *,
         terminating: bool,
@@ -230,6 +261,7 @@ class Neighbours:
                 and s.selector.matches(labels)
                 for s in relations.spread
             ),
+            claims if members.claims else (),
         )
 
     def _means(self, term: Term, namespace: str, labels: Labels) -> bool:
@@ -252,6 +284,11 @@ class Neighbours:
             for term, met in zip(members.relations.affinity, seen.toward, strict=True):
                 if term.topology_key in labels:
                     met[labels[term.topology_key]] += count
+        for claim in meeting.claims:
+            if claim in seen.users:
+                seen.users[claim][i] += count
+        if meeting.claims and self.nodes[i].name in self.volumes.limits:
+            seen.disks.setdefault(i, set()).update(self.volumes.disks(meeting.claims))
         if any(meeting.spread):
             counted = self._counts_on(members)
             for k, constraint in enumerate(members.relations.spread):
@@ -270,6 +307,8 @@ class Neighbours:
                 Domains(dict.fromkeys((n.labels[s.topology_key] for n, c in zip(self.nodes, on, strict=True) if c), 0))
                 for s, on in zip(relations.spread, counted, strict=True)
             ],
+            {claim: Counter() for claim in members.claims},
+            {},
         )
         for pod in self._concerning(members):
             i = self._index.get(pod.node)
@@ -279,6 +318,7 @@ class Neighbours:
                     pod.labels,
                     pod.relations.ports,
                     pod.relations.anti_affinity,
+                    pod.claims,
                     members,
                     terminating=pod.terminating,
                 )
@@ -300,7 +340,9 @@ class Neighbours:
                 t.covers(namespace, self.namespaces) for t in terms
             )
             for pod in pods:
-                if (every or pod.relations) and not (pod.job_uid and pod.job_uid in self._never):
+                if (every or pod.relations or (members.claims and pod.claims)) and not (
+                    pod.job_uid and pod.job_uid in self._never
+                ):
                     yield pod
 
     def _counts_on(self, members: MemberClass) -> list[list[bool]]:

@@ -13,6 +13,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from layers.gang.members import Shares
 from layers.gang.neighbours import Clash, Neighbours, Trial
@@ -61,44 +62,55 @@ def place_one_by_one(neighbours: Neighbours, asked: Asked, orders: Sequence[Sequ
 
 def _tries(
     neighbours: Neighbours, asked: Asked, orders: Sequence[Sequence[str]], rooms: Rooms
-) -> Iterator[tuple[Sequence[str], tuple[str, str] | None]]:
+) -> Iterator[tuple[Sequence[str], frozenset[int] | None]]:
     for order in orders:
         yield order, None
     for start in _starts(neighbours, asked, rooms):
         yield orders[0], start
 
 
-def _starts(neighbours: Neighbours, asked: Asked, rooms: Rooms) -> list[tuple[str, str]]:
-    """Node labels, one of which all members that want to be together could share: with room for all, tightest first.
+def _starts(neighbours: Neighbours, asked: Asked, rooms: Rooms) -> list[frozenset[int]]:
+    """Sets of nodes, one of which all members that must be together could share: with room for all, tightest first.
 
     None when nobody is the first of its kind: then it is decided where it must go.
     """
     drawn = _drawn_together(neighbours, asked)
-    first = [m for m in (asked[name][0] for name in drawn) if m.relations.affinity]
-    found: dict[tuple[str, str], int] = {}
-    for key in dict.fromkeys(term.topology_key for members in first for term in members.relations.affinity):
-        of_each: list[Counter[str]] = []
-        for name in drawn:
-            members, count = asked[name]
-            here: Counter[str] = Counter()
-            for i, n in rooms(members, {}).items():
-                if key in neighbours.nodes[i].labels:
-                    here[neighbours.nodes[i].labels[key]] += n
-            of_each.append(Counter({value: n for value, n in here.items() if n >= count}))
-        shared = set.intersection(*(set(here) for here in of_each))
-        found |= {(key, value): max(here[value] for here in of_each) for value in shared}
-    return sorted(found, key=lambda pair: (found[pair], pair))[:MOST_STARTS]
+    domains: list[Callable[[int], str | int | None]] = []
+    for key in dict.fromkeys(t.topology_key for name in drawn for t in asked[name][0].relations.affinity):
+        domains.append(partial(_value, neighbours, key))
+    if any(neighbours.volumes.claim(claim).one_node for name in drawn for claim in asked[name][0].claims):
+        domains.append(lambda i: i)
+    room_of = {name: rooms(asked[name][0], {}) for name in drawn} if domains else {}
+    found: dict[frozenset[int], int] = {}
+    for domain in domains:
+        together: dict[str | int, set[int]] = {}
+        for i in set().union(*room_of.values()):
+            value = domain(i)
+            if value is not None:
+                together.setdefault(value, set()).add(i)
+        for nodes in together.values():
+            here = {name: sum(room.get(i, 0) for i in nodes) for name, room in room_of.items()}
+            if all(n >= asked[name][1] for name, n in here.items()):
+                found[frozenset(nodes)] = max(here.values())
+    return sorted(found, key=lambda nodes: (found[nodes], sorted(nodes)))[:MOST_STARTS]
+
+
+def _value(neighbours: Neighbours, key: str, i: int) -> str | None:
+    return neighbours.nodes[i].labels.get(key)
 
 
 def _drawn_together(neighbours: Neighbours, asked: Asked) -> list[str]:
-    """The pod sets whose affinity means nobody who is there yet, and those of the gang that it means."""
+    """The pod sets whose affinity means nobody who is there yet, those of the gang that it means, and those that share
+    a volume which one node only may have."""
     related = [members for members, _ in asked.values() if members.relations.affinity]
     trial = Trial(neighbours, related)
     first = [members for members in related if not trial.has_companions(members)]
     return [
         name
         for name, (members, _) in asked.items()
-        if members in first or any(neighbours.meeting(members, other).toward for other in first)
+        if members in first
+        or any(neighbours.meeting(members, other).toward for other in first)
+        or any(neighbours.volumes.claim(claim).one_node for claim in members.claims)
     ]
 
 
@@ -136,7 +148,7 @@ def still_allowed(
 
 
 def _filled(
-    neighbours: Neighbours, asked: Asked, order: Sequence[str], rooms: Rooms, start: tuple[str, str] | None
+    neighbours: Neighbours, asked: Asked, order: Sequence[str], rooms: Rooms, start: frozenset[int] | None
 ) -> Placing:
     placing = Placing(Trial(neighbours, (members for members, _ in asked.values())), {n: asked[n][1] for n in order})
     drawn = _drawn_together(neighbours, asked) if start is not None else []
@@ -148,7 +160,7 @@ def _filled(
             if placing.rest[name]:
                 room = dict(rooms(members, placing.shares))
                 if start is not None and name in drawn:
-                    room = {i: n for i, n in room.items() if neighbours.nodes[i].labels.get(start[0]) == start[1]}
+                    room = {i: n for i, n in room.items() if i in start}
                 _Filling(neighbours.nodes, placing, name, members, room).run()
         # A member that wants to be beside another may find it only now.
         moved = placing.shares.total() > before and not placing.whole

@@ -29,8 +29,10 @@ class Places:
 
     def __init__(self, world: Snapshot) -> None:
         jobs = (g.workload.spec.job.uid for g in world.gangs)
-        self.ledger = Ledger(world.nodes, neighbours=Neighbours(world.nodes, world.namespaces))
-        self.alone = Ledger(world.nodes, world.nodes.alone, Neighbours(world.nodes, world.namespaces, jobs))
+        self.ledger = Ledger(world.nodes, neighbours=Neighbours(world.nodes, world.namespaces, world.volumes))
+        self.alone = Ledger(
+            world.nodes, world.nodes.alone, Neighbours(world.nodes, world.namespaces, world.volumes, jobs)
+        )
         self.names = {g.group.metadata.uid: g.group.metadata.name for g in world.gangs if g.group is not None}
         self._default = world.policy
         self._possible: dict[Shape, bool] = {}

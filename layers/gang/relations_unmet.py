@@ -13,7 +13,11 @@ from layers.gang.neighbours import Clash
 from layers.gang.placement import Wanted, place_related, rooms_beside
 from layers.gang.snapshot import MemberClass
 
-_REASON = {Clash.HOST_PORT: Reason.HOST_PORT_CONFLICT, Clash.SPREAD: Reason.TOPOLOGY_UNSATISFIABLE}
+_REASON = {
+    Clash.HOST_PORT: Reason.HOST_PORT_CONFLICT,
+    Clash.SPREAD: Reason.TOPOLOGY_UNSATISFIABLE,
+    Clash.VOLUME: Reason.VOLUME_UNAVAILABLE,
+}
 
 
 def relations_unmet(ledger: Ledger, owner: str, wanted: Wanted) -> list[Blocker]:
@@ -40,6 +44,7 @@ def relations_unmet(ledger: Ledger, owner: str, wanted: Wanted) -> list[Blocker]
                     limit=_skew(members) if clash is Clash.SPREAD else None,
                     objects=_about(members, clash, ledger),
                     cause=str(clash) if clash not in _REASON else None,
+                    detail=_trouble(members, ledger) if clash is Clash.VOLUME else None,
                 )
             )
     return found
@@ -49,6 +54,8 @@ def _about(members: MemberClass, clash: Clash, ledger: Ledger) -> tuple[str, ...
     """The ports, or the node labels over which the demand holds."""
     relations = members.relations
     match clash:
+        case Clash.VOLUME:
+            return tuple(key.rpartition("/")[2] for key in members.claims)[:8]
         case Clash.HOST_PORT:
             return tuple(str(port) for port in relations.ports)[:8]
         case Clash.SPREAD:
@@ -59,6 +66,10 @@ def _about(members: MemberClass, clash: Clash, ledger: Ledger) -> tuple[str, ...
             return _keys(relations.anti_affinity)
         case Clash.ANTI_AFFINITY_OF_OTHERS:
             return tuple(sorted({key for key, _ in ledger.neighbours.tallies(members).shut}))[:8]
+
+
+def _trouble(members: MemberClass, ledger: Ledger) -> str | None:
+    return "; ".join(ledger.neighbours.volumes.troubles(members.claims))[:256] or None
 
 
 def _keys(terms: tuple[Term, ...]) -> tuple[str, ...]:

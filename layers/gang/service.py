@@ -23,7 +23,7 @@ from contracts.kinds.pod_group import PodGroup, PodGroupState
 from contracts.kinds.queues import ClusterQueue
 from contracts.kinds.workload import PlacementPolicy, Workload
 from contracts.matching import tolerates
-from contracts.mirrors import Node, Pod
+from contracts.mirrors import CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from layers.gang.columns import NodeTable
 from layers.gang.decide import decide
 from layers.gang.feasibility import unusable
@@ -47,10 +47,21 @@ from layers.gang.snapshot import (
 )
 from layers.gang.spans import spans_of_write, spans_to_tell_again
 from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, PutPodGroupStatus, Step
+from layers.gang.volumes import Volumes, volumes_of
 from layers.runtime.errors import AlreadyExists, ApiError, ApiFailure, Conflict, Forbidden, Invalid, NotFound
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
-from layers.runtime.resources import NAMESPACES, NODES, PODS, Namespace, Resource, resource_of
+from layers.runtime.resources import (
+    CLAIMS,
+    CSI_NODES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    VOLUMES,
+    Namespace,
+    Resource,
+    resource_of,
+)
 from layers.runtime.watching import Cache, Watcher
 from layers.runtime.writing import patch_tested, write_status
 
@@ -104,6 +115,10 @@ class GangGate:
         self.nodes: Cache[Node] = Cache()
         self.queues: Cache[ClusterQueue] = Cache()
         self.namespaces: Cache[Namespace] = Cache()
+        self.volume_claims: Cache[PersistentVolumeClaim] = Cache()
+        self.volumes: Cache[PersistentVolume] = Cache()
+        self.csi_nodes: Cache[CSINode] = Cache()
+        self._volumes: Volumes | None = None
         self._demands: dict[str, Demand] = {}
         self._table = NodeTable()
         self._nodes_of_claim: dict[str, set[str]] = defaultdict(set)
@@ -127,7 +142,7 @@ class GangGate:
         )
 
     def gate(self) -> Gate:
-        """What the runtime runs: eight watches, the passes, the binds."""
+        """What the runtime runs: eleven watches, the passes, the binds."""
         watch, api = self._runtime.settings.watch, self._api
 
         def watcher(resource: Resource[Any], cache: Cache[Any], on_change: Callable[..., None]) -> Watcher[Any]:
@@ -141,6 +156,9 @@ class GangGate:
                 watcher(CAPACITY_REQUESTS, self.requests, self._on_change),
                 watcher(NODE_CLAIMS, self.claims, self._on_claim),
                 watcher(NAMESPACES, self.namespaces, self._on_namespace),
+                watcher(CLAIMS, self.volume_claims, self._on_volume),
+                watcher(VOLUMES, self.volumes, self._on_volume),
+                watcher(CSI_NODES, self.csi_nodes, self._on_volume),
                 watcher(NODES, self.nodes, self._on_node),
                 watcher(PODS, self.pods, self._on_pod),
             ),
@@ -197,6 +215,10 @@ class GangGate:
     def _on_namespace(self, key: str, old: Namespace | None, new: Namespace | None) -> None:
         if (old.metadata.labels if old else None) != (new.metadata.labels if new else None):
             self._passes.add_after(PASS, TOGETHER)
+
+    def _on_volume(self, key: str, old: object | None, new: object | None) -> None:
+        self._volumes = None
+        self._passes.add_after(PASS, TOGETHER)
 
     def _on_node(self, key: str, old: Node | None, new: Node | None) -> None:
         before = self._table.node(key)
@@ -262,6 +284,8 @@ class GangGate:
         orphans = tuple(g for g in self.groups.values() if g.key not in self.workloads)
         for uid in self._written.keys() - {g.metadata.uid for g in self.groups.values()}:
             del self._written[uid]
+        if self._volumes is None:
+            self._volumes = volumes_of(self.volume_claims.values(), self.volumes.values(), self.csi_nodes.values())
         return Snapshot(
             self._table.frozen(jobs),
             gangs,
@@ -270,6 +294,7 @@ class GangGate:
             written=dict(self._written),
             policy=self._policy,
             namespaces={n.key: n.metadata.labels for n in self.namespaces.values()},
+            volumes=self._volumes,
         )
 
     def _gang(self, workload: Workload, covered: Mapping[str, frozenset[str]], now: datetime) -> Gang:

@@ -33,6 +33,7 @@ from contracts.quantities import BadQuantity, format_resources, parse_resources
 from contracts.requests import held_requests, pod_requests
 from layers.gang.columns import NodeColumns, columns_of
 from layers.gang.unsupported import unsupported_fields
+from layers.gang.volumes import Volumes, claims_of
 
 PODS = "pods"
 """The resource name under which a node tells how many pods it takes."""
@@ -85,6 +86,8 @@ class PodRow:
     message: str
     labels: Mapping[str, str] = field(default_factory=dict)
     relations: Relations = NO_RELATIONS
+    claims: tuple[str, ...] = ()
+    """Volume claims that it uses, as ``namespace/name``."""
     daemon: bool = False
     """Whether a DaemonSet runs it, so that the like runs on every node."""
     rank: int | None = None
@@ -117,6 +120,8 @@ class MemberClass:
     labels: Mapping[str, str] = field(default_factory=dict)
     """Those that every member will have."""
     relations: Relations = NO_RELATIONS
+    claims: tuple[str, ...] = ()
+    """Volume claims that every member uses, as ``namespace/name``."""
     related: bool = False
     """Whether its members mind other pods or are minded by them; then they are placed one by one."""
 
@@ -133,7 +138,11 @@ class MemberClass:
 
     def alone(self) -> MemberClass:
         """The same, if there were no other pods to mind."""
-        return replace(self, key=f"{self.key} alone", relations=NO_RELATIONS, related=False) if self.related else self
+        return (
+            replace(self, key=f"{self.key} alone", relations=NO_RELATIONS, claims=(), related=False)
+            if self.related
+            else self
+        )
 
     def asking(self, amounts: Mapping[str, int]) -> MemberClass:
         """The same, but for what it takes of a node."""
@@ -228,6 +237,7 @@ class Snapshot:
     """So many writes in a pass may change words alone."""
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The labels of each namespace."""
+    volumes: Volumes = field(default=Volumes())
     policy: PlacementPolicy = PlacementPolicy.BIN_PACK
     """Of gangs that name none."""
 
@@ -303,6 +313,7 @@ def pod_row(pod: Pod) -> PodRow:
         message=pod.status.message,
         labels=meta.labels,
         relations=relations_of(spec, meta.namespace or "", meta.labels),
+        claims=claims_of(spec, meta.namespace or "", meta.name) if spec.volumes else (),
         daemon=meta.controller is not None and meta.controller.kind == "DaemonSet",
         rank=_rank(pod),
     )
@@ -356,10 +367,15 @@ def demand_of(workload: Workload) -> Demand:
             }
             relations = relations_of(template.spec, workload.metadata.namespace or "", labels)
             demanded = _pod_set_demand(pod_set, template.spec, assigned.get(pod_set.name))
+            claims = claims_of(template.spec, workload.metadata.namespace or "", "")
             members = replace(
-                demanded.members, namespace=workload.metadata.namespace or "", labels=labels, relations=relations
+                demanded.members,
+                namespace=workload.metadata.namespace or "",
+                labels=labels,
+                relations=relations,
+                claims=claims,
             )
-            pod_sets.append(replace(demanded, members=members.minding() if relations else members))
+            pod_sets.append(replace(demanded, members=members.minding() if relations or claims else members))
             unsupported += [(pod_set.name, path) for path in unsupported_fields(template.spec)]
         except Exception as error:  # whatever a person wrote there, it is one gang's trouble alone
             unsupported.append((pod_set.name, _words_of(error)))

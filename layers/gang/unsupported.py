@@ -5,7 +5,7 @@ from __future__ import annotations
 from contracts.mirrors import PodSpec
 from contracts.pod_relations import REQUIRED
 
-_BOUND_TO_PLACES = ("persistentVolumeClaim", "ephemeral", "awsElasticBlockStore", "azureDisk", "gcePersistentDisk")
+_BOUND_TO_PLACES = ("ephemeral", "awsElasticBlockStore", "azureDisk", "gcePersistentDisk")
 """Volumes that exist on some nodes only, or are made where the pod is placed; a generic ephemeral one is a claim."""
 
 PER_MEMBER = "batch.kubernetes.io/job-completion-index"

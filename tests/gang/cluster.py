@@ -30,6 +30,7 @@ from layers.gang.snapshot import (
     pod_row,
 )
 from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, Step
+from layers.gang.volumes import Volumes
 from tests.builders import NOW, a_pod, a_workload
 
 
@@ -54,6 +55,7 @@ class Cluster:
         """Kept once it is a dict: when each PodGroup was written."""
         self.covered: frozenset[str] = frozenset()
         self.namespaces: dict[str, dict[str, str]] = {}
+        self.volumes = Volumes()
         self.refuse_binds_to: dict[str, str] = {}
         self.now = now
         self.times = times or Times()
@@ -226,6 +228,7 @@ class Cluster:
             self.written or {},
             policy=self.policy,
             namespaces=self.namespaces,
+            volumes=self.volumes,
         )
 
     def one_pass(self) -> tuple[Step, ...]:

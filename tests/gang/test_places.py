@@ -277,7 +277,7 @@ def test_the_fullest_nodes_are_filled_first() -> None:
 
 
 def test_a_workload_with_what_is_not_supported_is_refused_by_name_and_buys_nothing() -> None:
-    claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "tmp", "emptyDir": {}}]
+    claims = [{"name": "data", "ephemeral": {"volumeClaimTemplate": {}}}, {"name": "tmp", "emptyDir": {}}]
     cluster = Cluster(a_node("a"))
     cluster.add(
         a_workload(
@@ -292,7 +292,7 @@ def test_a_workload_with_what_is_not_supported_is_refused_by_name_and_buys_nothi
     assert [b.detail for b in blockers(cluster)] == [
         "spec.resourceClaims",
         "spec.runtimeClassName",
-        "spec.volumes[0].persistentVolumeClaim",
+        "spec.volumes[0].ephemeral",
     ]
     assert (cluster.state(), cluster.hold(), cluster.group().status.shortfall) == (PodGroupState.UNPLACED, {}, ())
     assert (cluster.group().fits, cluster.group().possible) == (False, False)

@@ -19,12 +19,20 @@ BEARS_ALL = [{"operator": "Exists"}]
 
 
 class World:
-    """``nodes`` and ``pods`` (which are bound, some on their way out), and ``probes``, whose place is in question."""
+    """``nodes`` and ``pods`` (which are bound, some on their way out), and ``probes``, whose place is in question.
+
+    ``claims``, ``volumes`` and ``csi_nodes``: in every third world there are some.
+    """
 
     def __init__(self, seed: int) -> None:
         self.name = f"w{seed}"
         self._random = Random(seed)
         self.nodes = [self._node(i) for i in range(self._random.randint(2, 5))]
+        self.claims: list[Json] = []
+        self.volumes: list[Json] = []
+        self.csi_nodes: list[Json] = []
+        if seed % 3 == 0:
+            self._add_volumes()
         self.pods = [self._bound(i) for i in range(self._random.randint(0, 6))]
         self.probes = [self._probe(i) for i in range(3)]
         self.probes += [self._pinned(i, node) for i, node in enumerate(self.nodes)]
@@ -45,6 +53,8 @@ class World:
         labels = {"world": self.name, self.host: name}
         if not self._chance(6):
             labels[self.zone] = r.choice("ab")
+        if self._chance(3):
+            labels["topology.kubernetes.io/zone"] = r.choice("ab")
         if self._chance(2):
             labels["rank"] = str(r.randint(0, 4))
         amounts = {"cpu": str(r.randint(1, 6)), "memory": "8Gi", "pods": str(r.choice([1, 3, 110, 110]))}
@@ -64,6 +74,69 @@ class World:
             "status": {"capacity": amounts, "allocatable": amounts},
         }
 
+    def _add_volumes(self) -> None:
+        """Claims in both namespaces: bound ones for many pods or one, and one that is not bound."""
+        r = self._random
+        for namespace in NAMESPACES:
+            for i in range(2):
+                name, bound = f"{self.name}-{namespace}-{i}", i > 0 or not self._chance(3)
+                modes = [r.choice(["ReadWriteMany", "ReadWriteMany", "ReadWriteMany", "ReadWriteOncePod"])]
+                size = {"storage": "1Gi"}
+                self.claims.append(
+                    {
+                        "apiVersion": "v1",
+                        "kind": "PersistentVolumeClaim",
+                        "metadata": {"name": name, "namespace": namespace},
+                        "spec": {
+                            "accessModes": modes,
+                            "resources": {"requests": size},
+                            "storageClassName": "",
+                            **({"volumeName": name} if bound else {}),
+                        },
+                    }
+                )
+                if bound:
+                    self.volumes.append(self._volume(name, namespace, modes, size))
+        for node in self.nodes:
+            if self._chance(2):
+                limit = {
+                    "name": "csi.test",
+                    "nodeID": "n",
+                    "topologyKeys": [],
+                    "allocatable": {"count": r.randint(0, 3)},
+                }
+                metadata = {"name": node["metadata"]["name"]}
+                csi_node = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": metadata}
+                self.csi_nodes.append({**csi_node, "spec": {"drivers": [limit]}})
+
+    def _volume(self, name: str, namespace: str, modes: list[str], size: Json) -> Json:
+        spec: Json = {
+            "accessModes": modes,
+            "capacity": size,
+            "claimRef": {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": name},
+            "csi": {"driver": "csi.test", "volumeHandle": name},
+        }
+        if self._chance(4):
+            test = {"key": self.zone, "operator": "In", "values": [self._random.choice("ab")]}
+            spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [test]}]}}
+        labels = {"topology.kubernetes.io/zone": self._random.choice(["a", "b", "a__b"])} if self._chance(4) else {}
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name, "labels": labels},
+            "spec": spec,
+        }
+
+    def _use_claims(self, pod: Json) -> None:
+        """Let the pod use one or two of its namespace's claims, or one that is not there."""
+        own = [c["metadata"]["name"] for c in self.claims if c["metadata"]["namespace"] == pod["metadata"]["namespace"]]
+        if self._chance(10):
+            own = [f"{self.name}-missing"]
+        chosen = self._random.sample(own, min(len(own), self._random.randint(1, 2)))
+        pod["spec"]["volumes"] = [
+            {"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(chosen)
+        ]
+
     def _pod(self, name: str, containers: list[Json], **spec: Any) -> Json:
         labels = {"world": self.name} | ({"app": self._random.choice(APPS)} if not self._chance(8) else {})
         namespace = self._random.choice(list(NAMESPACES))
@@ -79,6 +152,8 @@ class World:
         if self._chance(3):
             spec["affinity"] = {"podAntiAffinity": {REQUIRED: [self._term()]}}
         pod = self._pod(f"p{i}", [self._container("main")], **spec)
+        if self.claims and self._chance(2):
+            self._use_claims(pod)
         if self._chance(5):
             pod["metadata"]["annotations"] = {"trigate.dev/terminate-for": "3600"}
         return pod
@@ -155,23 +230,28 @@ class World:
 
     def _probe(self, i: int) -> Json:
         containers = [self._container(name) for name in ("main", "side")[: self._random.choice([1, 1, 2])]]
+        if len(containers) > 1 and "ports" in containers[0]:
+            containers[1].pop("ports", None)  # no pod may ask for one port twice
         pod = self._pod(f"probe{i}", containers, nodeSelector={"world": self.name})
         spec = pod["spec"]
         self._add_init_containers(spec)
         affinity: Json = {}
-        if self._chance(5):
+        rare = 4 if self.claims else 1  # too many demands at once are always refused
+        if self._chance(5 * rare):
             affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [self._node_term() for _ in range(2)]}}
-        if self._chance(5):
+        if self._chance(5 * rare):
             affinity["podAffinity"] = {REQUIRED: [self._term() for _ in range(self._random.randint(1, 2))]}
-        if self._chance(4):
+        if self._chance(4 * rare):
             affinity["podAntiAffinity"] = {REQUIRED: [self._term()]}
         if affinity:
             spec["affinity"] = affinity
-        if self._chance(2):
+        if self._chance(2 * rare):
             chosen = {c["topologyKey"]: c for c in (self._spread() for _ in range(self._random.randint(1, 2)))}
             spec["topologySpreadConstraints"] = list(chosen.values())
         if self._chance(3):
             spec["tolerations"] = [self._toleration()]
+        if self.claims and self._chance(2):
+            self._use_claims(pod)
         if self._chance(10) and "initContainers" not in spec:
             spec["hostNetwork"] = True
             for container in containers:
@@ -184,7 +264,7 @@ class World:
         if self._chance(4):
             setup = {**self._container("setup"), "ports": []}
             if self._chance(2):
-                setup = {**self._container("sidecar"), "restartPolicy": "Always"}
+                setup = {**setup, "name": "sidecar", "restartPolicy": "Always"}
             spec["initContainers"] = [setup]
         if self._chance(6):
             spec["resources"] = {"requests": {"cpu": "4"}}

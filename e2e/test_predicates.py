@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
-from contracts.mirrors import Node, Pod
+from contracts.mirrors import CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from deploy.local.plane import Plane
 from e2e.budgets import REPORT
 from e2e.cluster import Cluster, Json, Refused, eventually, is_true
@@ -23,11 +23,15 @@ from layers.gang.minding import minding
 from layers.gang.neighbours import Neighbours, Trial
 from layers.gang.placement import pack
 from layers.gang.snapshot import Gang, Snapshot, demand_of, node_row, pod_row
+from layers.gang.volumes import Volumes, volumes_of
 from tests.builders import a_workload
 
+T = TypeVar("T")
 WORLDS = int(os.environ.get("TRIGATE_WORLDS", "60"))
 FIRST = int(os.environ.get("TRIGATE_FIRST_WORLD", "1"))
 WORLDS_AT_ONCE = 10
+DEMANDS = ("affinity", "topologySpreadConstraints", "initContainers", "tolerations", "volumes")
+VERDICTS = ("allowed", "refused")
 VERDICT_DEADLINE = 60.0
 
 
@@ -54,7 +58,9 @@ class Verdicts:
                 answer.set_result((None, refused["message"]))
 
 
-def nodes_allowed(probe: Json, nodes: list[Json], pods: list[Json], namespaces: dict[str, dict[str, str]]) -> set[str]:
+def nodes_allowed(
+    probe: Json, nodes: list[Json], pods: list[Json], namespaces: dict[str, dict[str, str]], volumes: Volumes
+) -> set[str]:
     """The nodes that the product's decisions allow for a gang of one such pod."""
     template = {"metadata": {"labels": probe["metadata"]["labels"]}, "spec": probe["spec"]}
     sets = ({"name": "main", "count": 1, "completions": None, "template": template},)
@@ -65,13 +71,14 @@ def nodes_allowed(probe: Json, nodes: list[Json], pods: list[Json], namespaces: 
             columns_of((node_row(msgspec.convert(n, Node)) for n in nodes), rows),
             (Gang(workload, demand_of(workload)),),
             namespaces=namespaces,
+            volumes=volumes,
         )
     )
     (gang,) = world.gangs
     assert gang.demand.unsupported == ()
     (demand,) = gang.demand.pod_sets
     members = demand.members
-    ledger = Ledger(world.nodes, neighbours=Neighbours(world.nodes, world.namespaces))
+    ledger = Ledger(world.nodes, neighbours=Neighbours(world.nodes, world.namespaces, world.volumes))
     trial, room, usable = Trial(ledger.neighbours, [members]), ledger.room(members), ledger.usable(members, "probe")
     allowed = {
         row.name for i, row in enumerate(ledger.nodes) if usable[i] and room[i] > 0 and trial.clash(i, members) is None
@@ -85,14 +92,38 @@ def nodes_allowed(probe: Json, nodes: list[Json], pods: list[Json], namespaces: 
 async def build(cluster: Cluster, world: World) -> None:
     for node in world.nodes:
         await cluster.create(node)
+    for folder, objects in (
+        ("/api/v1/persistentvolumes", world.volumes),
+        *((f"/api/v1/namespaces/{n}/persistentvolumeclaims", _of(n, world.claims)) for n in NAMESPACES),
+        ("/apis/storage.k8s.io/v1/csinodes", world.csi_nodes),
+    ):
+        for one in objects:
+            await cluster.call("POST", folder, one)
     for pod in world.pods:
         await cluster.create(pod)
         if pod["metadata"].get("annotations"):
             await cluster.call("DELETE", cluster.path("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"]), {})
 
 
+def _of(namespace: str, objects: list[Json]) -> list[Json]:
+    return [one for one in objects if one["metadata"]["namespace"] == namespace]
+
+
+async def volumes_in(cluster: Cluster) -> Volumes:
+    """All claims, volumes and limits as they are stored."""
+
+    async def listed(path: str, kind: type[T]) -> list[T]:
+        return [msgspec.convert(one, kind) for one in (await cluster.call("GET", path))["items"]]
+
+    return volumes_of(
+        await listed("/api/v1/persistentvolumeclaims", PersistentVolumeClaim),
+        await listed("/api/v1/persistentvolumes", PersistentVolume),
+        await listed("/apis/storage.k8s.io/v1/csinodes", CSINode),
+    )
+
+
 async def settled(cluster: Cluster, world: World) -> None:
-    """Nodes have the taints that they keep, bound pods run or terminate."""
+    """Nodes have the taints that they keep, claims their volumes."""
     unready = {n["metadata"]["name"] for n in world.nodes if n["metadata"]["annotations"]}
     cordoned = {n["metadata"]["name"] for n in world.nodes if n["spec"].get("unschedulable")}
 
@@ -108,18 +139,32 @@ async def settled(cluster: Cluster, world: World) -> None:
                 return False
         return True
 
+    async def claims_are_bound() -> bool:
+        for claim in world.claims:
+            meta = claim["metadata"]
+            path = f"/api/v1/namespaces/{meta['namespace']}/persistentvolumeclaims/{meta['name']}"
+            if "volumeName" in claim["spec"] and (await cluster.call("GET", path))["status"]["phase"] != "Bound":
+                return False
+        return True
+
     await eventually(f"the nodes of {world.name} are settled", taints_are_set)
+    await eventually(f"the claims of {world.name} are bound", claims_are_bound, deadline=90)
 
 
 async def differences(
-    cluster: Cluster, verdicts: Verdicts, world: World, namespaces: dict[str, dict[str, str]], seen: Counter[str]
+    cluster: Cluster,
+    verdicts: Verdicts,
+    world: World,
+    namespaces: dict[str, dict[str, str]],
+    volumes: Volumes,
+    seen: Counter[str],
 ) -> list[str]:
     """Of each probe of ``world``: what kube-scheduler and the decisions say differently."""
     found = []
     nodes = await cluster.all("Node", labels=f"world={world.name}")
     pods = await cluster.all("Pod", labels=f"world={world.name}")
     for probe in world.probes:
-        allowed = nodes_allowed(probe, nodes, pods, namespaces)
+        allowed = nodes_allowed(probe, nodes, pods, namespaces, volumes)
         stored = await cluster.create(probe)
         meta = stored["metadata"]
         try:
@@ -132,7 +177,7 @@ async def differences(
             ) from None
         await cluster.delete("Pod", meta["name"], meta["namespace"], gracePeriodSeconds=0)
         seen["allowed" if node else "refused"] += 1
-        for demand in ("affinity", "topologySpreadConstraints", "initContainers", "tolerations"):
+        for demand in DEMANDS:
             seen[f"{demand} {'allowed' if node else 'refused'}"] += demand in probe["spec"]
         if (node is None) != (not allowed) or (node is not None and node not in allowed):
             found.append(f"{meta['name']}: kube-scheduler says {node or message}, the gang gate {sorted(allowed)}")
@@ -180,11 +225,12 @@ async def test_what_kube_scheduler_refuses_the_gang_gate_refuses_and_the_reverse
 
         async def one(world: World) -> None:
             async with slots:
-                found.extend(await differences(cluster, verdicts, world, namespaces, seen))
+                found.extend(await differences(cluster, verdicts, world, namespaces, volumes, seen))
 
         try:
             await asyncio.gather(*(build(cluster, world) for world in worlds))
             await asyncio.gather(*(settled(cluster, world) for world in worlds))
+            volumes = await volumes_in(cluster)
             await asyncio.gather(*(one(world) for world in worlds))
         finally:
             listening.cancel()
@@ -196,4 +242,4 @@ async def test_what_kube_scheduler_refuses_the_gang_gate_refuses_and_the_reverse
     took = asyncio.get_running_loop().time() - began
     REPORT.append(f"predicates: {len(worlds)} worlds in {took:.0f} s, {dict(sorted(seen.items()))}")
     assert found == [], "\n".join(found)
-    assert all(seen[k] for k in ("allowed", "refused", "affinity refused", "topologySpreadConstraints refused")), seen
+    assert all(seen[k] for k in ("allowed", "refused", *(f"{d} {v}" for d in DEMANDS for v in VERDICTS))), seen

@@ -44,18 +44,27 @@ class Verdicts:
     def of(self, uid: str) -> asyncio.Future[tuple[str | None, str]]:
         return self._said.setdefault(uid, asyncio.get_running_loop().create_future())
 
-    async def listen(self, cluster: Cluster, since: str) -> None:
-        async for event in cluster.watch("Pod", since=since):
-            pod = event["object"]
-            answer = self.of(pod["metadata"]["uid"])
-            conditions = pod.get("status", {}).get("conditions") or ()
-            refused = next((c for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), None)
-            if answer.done():
-                continue
-            if pod["spec"].get("nodeName"):
-                answer.set_result((pod["spec"]["nodeName"], ""))
-            elif refused and refused["reason"] == "Unschedulable":
-                answer.set_result((None, refused["message"]))
+    async def listen(self, cluster: Cluster) -> None:
+        """Hear what is said, until cancelled. The API server ends a watch that is read too slowly: then anew."""
+        while True:
+            page = await cluster.call("GET", "/api/v1/pods")
+            for pod in page["items"]:
+                self._hear(pod)
+            async for event in cluster.watch("Pod", since=page["metadata"]["resourceVersion"]):
+                if event["type"] == "ERROR":
+                    break
+                self._hear(event["object"])
+
+    def _hear(self, pod: Json) -> None:
+        answer = self.of(pod["metadata"]["uid"])
+        conditions = pod.get("status", {}).get("conditions") or ()
+        refused = next((c for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), None)
+        if answer.done():
+            return
+        if pod["spec"].get("nodeName"):
+            answer.set_result((pod["spec"]["nodeName"], ""))
+        elif refused and refused["reason"] == "Unschedulable":
+            answer.set_result((None, refused["message"]))
 
 
 def nodes_allowed(
@@ -219,8 +228,7 @@ async def test_what_kube_scheduler_refuses_the_gang_gate_refuses_and_the_reverse
     verdicts, seen, found = Verdicts(), Counter[str](), list[str]()
     async with Cluster.connect(plane.kubeconfig) as cluster:
         namespaces = await names_of_namespaces(cluster)
-        since = (await cluster.call("GET", "/api/v1/pods"))["metadata"]["resourceVersion"]
-        listening = asyncio.create_task(verdicts.listen(cluster, since))
+        listening = asyncio.create_task(verdicts.listen(cluster))
         slots = asyncio.Semaphore(WORLDS_AT_ONCE)
 
         async def one(world: World) -> None:

@@ -8,6 +8,7 @@
 #   make schedules SCHEDULES=n: so many simulated clusters with faults, always the same ones (5 minutes on two cores)
 #   make e2e       the stories on a real local control plane
 #   make soak      SEEDS=n FIRST_SEED=k: so many simulated clusters, with faults; a failing seed's story is kept
+#   make bench     how long decisions take on large clusters; asserts nothing
 #   make worlds    every order of events in small worlds, SECONDS_EACH=n of each
 #   make chaos     KILLS=n SEED=k: so many kills of the gates, and of etcd and the API server, on a real plane under load
 #   make programs  get the control plane's programs (cached in ~/.cache/trigate)
@@ -34,7 +35,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 	&& { echo "$$python"; break; }; done)
 UV ?= $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test check unit schedules e2e soak worlds chaos programs clean
+.PHONY: help demo test check unit schedules e2e soak bench worlds chaos programs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -63,6 +64,9 @@ e2e: programs
 soak: $(READY)
 	$(BIN)/python -m layers.simulation --seeds $(SEEDS) --first $(FIRST_SEED) --workers $(WORKERS) \
 		--checker e2e.checker:differences --verbose --shrink soak-story.json
+
+bench: $(READY)
+	$(BIN)/python -m tests.benchmarks.places
 
 worlds: $(READY)
 	$(BIN)/python -m tests.worlds --mutants --seconds $(SECONDS_EACH)

@@ -33,10 +33,10 @@ class World:
 
     # ---- what people set up ----------------------------------------------------------------------------------------
 
-    async def node(self, name: str, gpus: int, *, cpu: int = 32, unschedulable: bool = False) -> str:
+    async def node(self, name: str, gpus: int, *, cpu: int = 32, pods: int = 110, unschedulable: bool = False) -> str:
         """A ready KWOK node with the GPUs."""
         full = f"{self.name}-{name}"
-        capacity = {"cpu": str(cpu), "memory": "256Gi", "pods": "110", GPU: str(gpus)}
+        capacity = {"cpu": str(cpu), "memory": "256Gi", "pods": str(pods), GPU: str(gpus)}
         await self.cluster.create(
             {
                 "apiVersion": "v1",

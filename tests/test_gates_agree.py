@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from contracts.kinds.capacity import CapacityState
@@ -27,8 +27,8 @@ from tests.builders import (
 from tests.gang.cluster import Cluster
 from tests.provisioning.cloud import Cloud
 
-CLASSES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4), st.integers(1, 24)), min_size=1, max_size=1)
-"""Of the one pod set that a Job has: members, GPUs and CPUs of one member. For several the two packings may differ."""
+CLASSES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4), st.integers(1, 24)), min_size=1, max_size=3)
+"""Of each pod set: members, GPUs and CPUs of one member."""
 TYPES = st.lists(st.tuples(st.integers(0, 8), st.integers(8, 64), st.integers(1, 9)), min_size=1, max_size=3)
 """Of each instance type: GPUs, CPUs, price."""
 OLD = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 32)), max_size=2)
@@ -65,6 +65,8 @@ def a_gang(classes: list[tuple[int, int, int]], minds: str = "nobody") -> Any:
 
 
 @settings(max_examples=150)
+@example([(3, 1, 20), (3, 2, 1)], [(6, 59, 1)], [], "nobody")
+@example([(3, 1, 20), (3, 2, 1)], [(6, 59, 1)], [(1, 20)], "nobody")
 @given(CLASSES, TYPES, OLD, st.sampled_from(sorted(MINDS)))
 def test_a_purchase_that_came_whole_takes_the_whole_gang(
     classes: list[tuple[int, int, int]],

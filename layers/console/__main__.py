@@ -23,7 +23,7 @@ from rich.console import Console
 from contracts.kinds import CapacityRequest, ClusterQueue, LocalQueue, PodGroup, Workload
 from layers.console.rendering import show_table, show_why, why_json
 from layers.console.spans import trace_of
-from layers.console.views import queues_table, workloads_table
+from layers.console.views import Table, queues_table, workloads_table
 from layers.console.why import Exit, Found, explain
 from layers.runtime.errors import ApiFailure, Unreachable, UnsupportedServer
 
@@ -115,7 +115,7 @@ def queues(
     if output is Output.JSON:
         _print_json({"localQueues": [q.to_wire() for q in local], "clusterQueues": [q.to_wire() for q in cluster]})
     else:
-        show_table(queues_table(local, cluster), out)
+        _show(queues_table(local, cluster), "LocalQueues", namespace)
 
 
 @app.command()
@@ -140,7 +140,7 @@ def workloads(
     if output is Output.JSON:
         _print_json({"workloads": [w.to_wire() for w in found]})
     else:
-        show_table(workloads_table(found, groups, requests, _now()), out)
+        _show(workloads_table(found, groups, requests, _now()), "Workloads", namespace)
 
 
 @app.command()
@@ -187,11 +187,20 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(work)
     except (Unreachable, UnsupportedServer) as error:
-        err.print(f"the control plane does not answer: {error}", style="red", markup=False)
+        err.print(f"the control plane does not answer: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(Exit.UNREACHABLE) from None
     except ApiFailure as error:
-        err.print(str(error), style="red", markup=False)
+        err.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(Exit.ERROR) from None
+
+
+def _show(table: Table, kinds: str, namespace: str | None) -> None:
+    """The table on standard output; of an empty one a sentence beside it, as kubectl does."""
+    if table.rows:
+        show_table(table, out)
+    else:
+        where = f"in namespace {namespace}" if namespace else "in any namespace that you may list"
+        err.print(f"no {kinds} {where}", markup=False, soft_wrap=True)
 
 
 def _print_json(body: object) -> None:

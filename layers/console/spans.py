@@ -164,18 +164,26 @@ def trace_lines(tree: tuple[Branch, ...], now: datetime) -> tuple[str, ...]:
         return ()
     begin = tree[0].span.start
     width = max(2 * b.depth + len(b.span.name) for b in tree) + 2
-    return tuple(_line(b, begin, now, width) for b in tree)
+    offsets = [f"+{seconds(b.span.start - begin)}" for b in tree]
+    lengths = [_length(b.span, now) for b in tree]
+    wide, long = max(9, *(len(o) + 2 for o in offsets)), max(16, *(len(n) + 2 for n in lengths))
+    return tuple(
+        _line(b, width, offset.rjust(wide), length.rjust(long))
+        for b, offset, length in zip(tree, offsets, lengths, strict=True)
+    )
 
 
-def _line(branch: Branch, begin: datetime, now: datetime, width: int) -> str:
+def _length(span: Span, now: datetime) -> str:
+    return seconds(span.end - span.start) if span.end else f"{seconds(max(now - span.start, timedelta()))} so far"
+
+
+def _line(branch: Branch, width: int, offset: str, length: str) -> str:
     span = branch.span
     stem = "" if branch.depth == 0 else "  " * (branch.depth - 1) + ("└ " if branch.last else "├ ")
-    lasted = seconds(span.end - span.start) if span.end else f"{seconds(max(now - span.start, timedelta()))} so far"
     said = [str(span.attributes[k]) for k in _SAID if span.attributes.get(k)][:1]
     said += [" → ".join(span.events)] if span.events else []
     told = [span.service, *said, *(["ERROR"] if span.error else [])]
-    text = f"{stem}{span.name}".ljust(width) + f"+{seconds(span.start - begin)}".rjust(9) + lasted.rjust(16)
-    return "  ".join([text, *(t for t in told if t)])
+    return "  ".join([f"{stem}{span.name}".ljust(width) + offset + length, *(t for t in told if t)])
 
 
 def seconds(delta: timedelta) -> str:

@@ -284,7 +284,7 @@ def _provisioning(w: Workload, p: PodGroup | None, c: CapacityRequest | None) ->
 
 
 def _price(c: CapacityRequest) -> str:
-    return f" at {c.status.price_per_hour:g} an hour" if c.status.price_per_hour else ""
+    return f" at a price of {c.status.price_per_hour:g} an hour" if c.status.price_per_hour else ""
 
 
 # ---- what blocks -----------------------------------------------------------------------------------------------------

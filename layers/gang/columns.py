@@ -159,7 +159,7 @@ class NodeTable:
         self._remembered = Remembered()
         self._avoided: set[int] = set()
         self._minders: dict[str, PodRow] = {}
-        self._frozen_pods: tuple[tuple[PodRow, ...], tuple[PodRow, ...]] | None = None
+        self._frozen: NodeColumns | None = None
 
     # ---- nodes ------------------------------------------------------------------------------------------------------
 
@@ -174,6 +174,7 @@ class NodeTable:
         before = self._rows[slot]
         if before == row:
             return False
+        self._frozen = None
         if before is None:
             self._order = None
             self._known += 1
@@ -197,7 +198,7 @@ class NodeTable:
             return False
         self._rows[slot] = None
         self._avoided.discard(slot)
-        self._order = None
+        self._frozen = self._order = None
         self._known -= 1
         self._let_go(name, slot)
         return True
@@ -220,7 +221,7 @@ class NodeTable:
             self._taken_by(row).add(slot, row, self._resources, 1)
             if row.relations.anti_affinity:
                 self._minders[key] = row
-        self._frozen_pods = None
+            self._frozen = None
         return True
 
     def drop_pod(self, key: str) -> bool:
@@ -239,6 +240,11 @@ class NodeTable:
     def frozen(self, jobs: Collection[str]) -> NodeColumns:
         """The nodes for one pass. ``jobs``: the uids of the jobs that are gangs, for `NodeColumns.alone`."""
         self._take_jobs(frozenset(jobs))
+        if self._frozen is None:
+            self._frozen = self._made()
+        return self._frozen
+
+    def _made(self) -> NodeColumns:
         if self._order is None:
             named = sorted((row.name, slot) for slot, row in enumerate(self._rows) if row is not None)
             slots = np.fromiter((slot for _, slot in named), np.int64, len(named))
@@ -247,9 +253,6 @@ class NodeTable:
         alone = self._of_others.left_of(self._allocatable, self._allocatable)
         free = self._of_gangs.left_of(alone, self._allocatable)
         rows, held = self._rows, self._held[order]
-        if self._frozen_pods is None:
-            self._frozen_pods = tuple(self.pods.values()), tuple(self._minders[key] for key in sorted(self._minders))
-        pods, minders = self._frozen_pods
         present = set(np.unique(held).tolist())
         columns = NodeColumns(
             rows=tuple([rows[slot] for slot in order.tolist()]),
@@ -266,8 +269,8 @@ class NodeTable:
             versions=self._versions[order],
             remembered=self._remembered,
             avoided=tuple(i for i, slot in enumerate(order.tolist()) if slot in self._avoided) if self._avoided else (),
-            pods=pods,
-            minders=minders,
+            pods=tuple(self.pods.values()),
+            minders=tuple(self._minders[key] for key in sorted(self._minders)),
         )
         for array in (columns.allocatable, columns.free, columns.alone, columns.held, columns.versions, order):
             array.setflags(write=False)
@@ -279,7 +282,6 @@ class NodeTable:
 
     def _remove(self, key: str, row: PodRow) -> None:
         self._minders.pop(key, None)
-        self._frozen_pods = None
         if row.job_uid:
             of_job = self._of_job[row.job_uid]
             del of_job[key]
@@ -289,6 +291,7 @@ class NodeTable:
             slot = self._slots[row.node]
             self._taken_by(row).add(slot, row, self._resources, -1)
             self._takers[slot] -= 1
+            self._frozen = None
             self._let_go(row.node, slot)
 
     def _taken_by(self, row: PodRow) -> _Taken:
@@ -306,7 +309,7 @@ class NodeTable:
             for slot, row in taking:
                 source.add(slot, row, self._resources, -1)
                 target.add(slot, row, self._resources, 1)
-        self._jobs = jobs
+        self._jobs, self._frozen = jobs, None
 
     def _slot(self, name: str) -> int:
         slot = self._slots.get(name)

@@ -50,7 +50,7 @@ def freed_by(ledger: Ledger, owner: str, pods: Iterable[PodRow]) -> dict[int, Fr
             continue
         amounts = ledger.nodes[i].allocatable if pod.amounts is None else pod.amounts
         _count(found.setdefault(i, {}), amounts)
-    for i, slots in ledger.holders().get(owner, {}).items():
+    for i, slots in ledger.held_by(owner).items():
         _count(found.setdefault(i, {}), slots)
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+
 from contracts.matching import (
     matches_node_affinity,
     matches_node_selector,
@@ -41,6 +43,19 @@ def reluctance(node: NodeRow, members: MemberClass) -> int:
     missed = sum(p.weight for p in members.preferred if not matches_term(node.labels, node.name, p.preference))
     soft = (t for t in node.taints if t.effect == PREFER_NO_SCHEDULE)
     return missed + sum(1 for t in soft if not any(tolerates(toleration, t) for toleration in members.tolerations))
+
+
+def read_by(members: MemberClass) -> Callable[[NodeRow], Hashable]:
+    """What `obstacle` reads of a node: where it is the same, the obstacle is. So alike nodes are looked at once."""
+    terms = members.affinity.node_selector_terms if members.affinity else ()
+    keys = tuple({*members.node_selector, *(r.key for term in terms for r in term.match_expressions)})
+    named = any(term.match_fields for term in terms)
+
+    def read(node: NodeRow) -> Hashable:
+        labels = node.labels
+        return node.ready, node.taints, tuple(map(labels.get, keys)), node.name if named else None
+
+    return read
 
 
 def closed(node: NodeRow, group_uid: str, *, bears_cordons: bool = False, standing: bool = False) -> Reason | None:

@@ -45,10 +45,21 @@ class Asked:
             return 0
         return max(0, min(int(free[row]) // amount for row, amount in self.amounts))
 
-    def take(self, free: Ints, count: int) -> None:
-        """Count ``count`` members as placed on one node; there must be room for them."""
+    def take(self, free: Ints, counts: int | Ints, nodes: Ints | None = None) -> None:
+        """Count so many members as placed: on each of ``nodes``, or on the one node of which ``free`` is all there is.
+
+        There must be room for them.
+        """
         for row, amount in self.amounts:
-            free[row] -= amount * count
+            free[row if nodes is None else (row, nodes)] -= amount * counts
+
+
+@dataclass(frozen=True)
+class EmptySlots:
+    """What a gang's slots without a member take: resource x node, of the nodes at ``positions``."""
+
+    positions: Ints
+    taken: Ints
 
 
 class Ledger:
@@ -65,7 +76,7 @@ class Ledger:
         self.held_for = columns.holders
         self._asked: dict[MemberClass, Asked] = {}
         self._known: dict[Hashable, Any] = {}
-        self._empty: dict[str, dict[int, Free]] = {}
+        self._empty: dict[str, EmptySlots] = {}
         self._obstacles: dict[MemberClass, Codes] = {}
         self._codes: dict[MemberClass, Codes] = {}
         self._kinds: dict[MemberClass, Ints] = {}
@@ -119,34 +130,55 @@ class Ledger:
     def hold(self, owner: str, shares: Shares, members: Members, classes: Mapping[str, MemberClass]) -> None:
         """Count what ``owner`` holds beyond its members that are there. Replaces what it held before."""
         self.release(owner)
-        empty: dict[int, Free] = {}
+        column: dict[int, int] = {}
+        empty: dict[str, tuple[list[int], list[int]]] = {}
         slots_of: list[tuple[int, MemberClass, int]] = []
+        here, index = members.here, self.index
         for (node, pod_set), count in shares.items():
-            i = self.index.get(node)
-            slots = count - members.here[node, pod_set]
+            i = index.get(node)
+            slots = count - here[node, pod_set] if here else count
             if i is None or slots <= 0 or pod_set not in classes:
                 continue
+            columns, counts = empty.setdefault(pod_set, ([], []))
+            columns.append(column.setdefault(i, len(column)))
+            counts.append(slots)
             slots_of.append((i, classes[pod_set], slots))
-            taken = empty.setdefault(i, {})
-            for resource, amount in classes[pod_set].amounts.items():
-                taken[resource] = taken.get(resource, 0) + amount * slots
-        if empty:
-            self._empty[owner] = {i: self._shifted(i, amounts, -1) for i, amounts in empty.items()}
-            self.neighbours.hold(owner, slots_of)
-            self._note(empty)
+        if not column:
+            return
+        taken = np.zeros((len(self.free), len(column)), np.int64)
+        for pod_set, (columns, counts) in empty.items():
+            slots_at = np.array(counts, np.int64)
+            for row, amount in self.asked(classes[pod_set]).amounts:
+                more = np.minimum(slots_at, MOST // amount) * amount
+                taken[row, columns] = np.minimum(taken[row, columns] + more, MOST)
+        positions = np.fromiter(column, np.int64, len(column))
+        before = self.free[:, positions]
+        after = np.maximum(before - taken, -2 * MOST)
+        self.free[:, positions] = after
+        self._empty[owner] = EmptySlots(positions, before - after)
+        self.neighbours.hold(owner, slots_of)
+        self._note(positions)
 
     def release(self, owner: str) -> None:
         """Give back every empty slot that ``owner`` holds."""
         empty = self._empty.pop(owner, None)
-        if empty:
+        if empty is not None:
             self.neighbours.release(owner)
-            for i, amounts in empty.items():
-                self._shifted(i, amounts, 1)
-            self._note(empty)
+            self.free[:, empty.positions] += empty.taken
+            self._note(empty.positions)
 
-    def holders(self) -> Mapping[str, Freed]:
-        """Owner → node's position → what its empty slots take there."""
+    def holders(self) -> Mapping[str, EmptySlots]:
+        """Owner → what its empty slots take."""
         return self._empty
+
+    def held_by(self, owner: str) -> Freed:
+        """What the empty slots of ``owner`` take, by node and resource."""
+        empty = self._empty.get(owner)
+        if empty is None:
+            return {}
+        names = [(resource, row) for resource, row in self.columns.resources.items() if empty.taken[row].any()]
+        columns = enumerate(empty.positions.tolist())
+        return {i: {resource: int(empty.taken[row, k]) for resource, row in names} for k, i in columns}
 
     @contextmanager
     def given_back(self, freed: Iterable[Freed]) -> Iterator[None]:
@@ -155,14 +187,14 @@ class Ledger:
         for amounts_by_node in freed:
             for i, amounts in amounts_by_node.items():
                 before.setdefault(i, self.free[:, i].copy())
-                self._shifted(i, amounts, 1)
-        self._note(before)
+                self._give(i, amounts)
+        self._note(list(before))
         try:
             yield
         finally:
             for i, column in before.items():
                 self.free[:, i] = column
-            self._note(before)
+            self._note(list(before))
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
         """What ``compute`` says, asked once until somebody holds or releases anything."""
@@ -181,28 +213,20 @@ class Ledger:
         free = self.free.copy()
         for holder, empty in self._empty.items():
             if holder != owner:
-                for i, amounts in empty.items():
-                    for resource, amount in amounts.items():
-                        free[self.columns.resources[resource], i] += amount
+                free[:, empty.positions] += empty.taken
         return free
 
-    def _shifted(self, i: int, amounts: Mapping[str, int], sign: int) -> Free:
-        """Add or take ``amounts`` on a node, as far as a column can say. Returns what was really added or taken."""
-        done: Free = {}
+    def _give(self, i: int, amounts: Mapping[str, int]) -> None:
+        """Count ``amounts`` on a node as free, as far as a column can say."""
         for resource, amount in amounts.items():
             row = self.columns.resources.get(resource)
             if row is not None:
-                free = int(self.free[row, i])
-                after = max(-2 * MOST, min(free + sign * amount, 2 * MOST))
-                self.free[row, i] = after
-                done[resource] = sign * (after - free)
-        return done
+                self.free[row, i] = min(int(self.free[row, i]) + amount, 2 * MOST)
 
-    def _note(self, positions: Iterable[int]) -> None:
-        changed = list(positions)
-        if changed:
+    def _note(self, positions: Ints | list[int]) -> None:
+        if len(positions):
             self._tick += 1
-            self._changed[changed] = self._tick
+            self._changed[positions] = self._tick
             self._known.clear()
 
     # ---- which nodes ------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pydantic import TypeAdapter
+
 from contracts.kinds.pod_group import NodeShare
 from contracts.names import SCHEDULER_NAME
 from layers.gang.snapshot import DONE, FAILED, Gang, PodRow, PodSetDemand
@@ -14,6 +16,8 @@ from layers.gang.snapshot import DONE, FAILED, Gang, PodRow, PodSetDemand
 Shares = Mapping[tuple[str, str], int]
 """(node, pod set) → members. Without zeros."""
 
+_SHARES: TypeAdapter[tuple[NodeShare, ...]] = TypeAdapter(tuple[NodeShare, ...])
+"""Makes thousands of them at once in little time."""
 _PIECES = re.compile(r"([^0-9]*)([0-9]*)", re.ASCII)
 _REFUSALS = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError", "NodeShutdown", "Taint", "InvalidNodeInfo", "PodOS")
 
@@ -175,8 +179,12 @@ def shares_of(hold: Iterable[NodeShare]) -> dict[tuple[str, str], int]:
 
 def hold_of(shares: Shares) -> tuple[NodeShare, ...]:
     """Shares as a status tells them, in the order of nodes and pod sets."""
-    return tuple(
-        NodeShare(node=node, pod_set=pod_set, count=count) for (node, pod_set), count in sorted(shares.items()) if count
+    return _SHARES.validate_python(
+        [
+            {"node": node, "pod_set": pod_set, "count": count}
+            for (node, pod_set), count in sorted(shares.items())
+            if count
+        ]
     )
 
 

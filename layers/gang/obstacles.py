@@ -5,11 +5,13 @@ A code of 0 says that nothing keeps the members off; any other is `reason_of` wh
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 
 from contracts.reasons import Reason
 from layers.gang.columns import NOBODY, Codes, NodeColumns
-from layers.gang.feasibility import obstacle
+from layers.gang.feasibility import obstacle, read_by
 from layers.gang.snapshot import MemberClass
 
 _REASONS: tuple[Reason | None, ...] = (None, *Reason)
@@ -30,10 +32,19 @@ def obstacles(columns: NodeColumns, members: MemberClass) -> Codes:
     """By node: what keeps such members off, whoever's they are. Only nodes that have changed are looked at again."""
     slots = columns.slots
     codes, versions = columns.remembered.of(members, int(slots.max()) + 1 if len(slots) else 0)
-    for i in np.flatnonzero(versions[slots] != columns.versions).tolist():
-        slot = slots[i]
-        codes[slot] = _CODES[obstacle(columns.rows[i], members)]
-        versions[slot] = columns.versions[i]
+    stale = np.flatnonzero(versions[slots] != columns.versions)
+    if len(stale):
+        read, known = read_by(members), dict[Hashable, int]()
+        anew = []
+        for i in stale.tolist():
+            row = columns.rows[i]
+            seen = read(row)
+            code = known.get(seen)
+            if code is None:
+                code = known[seen] = _CODES[obstacle(row, members)]
+            anew.append(code)
+        codes[slots[stale]] = anew
+        versions[slots[stale]] = columns.versions[stale]
     found: Codes = codes[slots]
     return found
 

@@ -108,8 +108,7 @@ def rooms_beside(
     first = _first(ledger, owner, members)
     if policy is PlacementPolicy.SPREAD:
         return {i: int(room[i]) for i in np.lexsort((-room, first)).tolist() if room[i] > 0}
-    whole = ledger.once("untouched", lambda: untouched(ledger.columns, ledger.free))
-    return dict(filled(first, room, whole, int(room.sum()), policy))
+    return dict(filled(first, room, _whole(ledger, policy), int(room.sum()), policy))
 
 
 def could_pack(ledger: Ledger, free: Ints, usable: Mapping[str, Bools], wanted: Wanted, steps: int = STEPS) -> bool:
@@ -154,12 +153,12 @@ def _greedy(ledger: Ledger, owner: str, asked: Wanted, order: Sequence[str], pol
     for name in order:
         members, count = asked[name]
         taken = _filling(ledger, owner, members, count, policy, free, touched)
-        for i, here in taken:
-            shares[ledger.nodes[i].name, name] = here
-            if len(order) > 1:
-                ledger.asked(members).take(free[:, i], here)
-                touched[i] = None
-        left = count - sum(here for _, here in taken)
+        shares.update({(ledger.nodes[i].name, name): here for i, here in taken})
+        if len(order) > 1 and taken:
+            nodes, counts = np.array(taken, np.int64).T
+            ledger.asked(members).take(free, counts, nodes)
+            touched.update(dict.fromkeys(nodes.tolist()))
+        left = count - sum([here for _, here in taken])
         if left:
             rest[name] = left
     return Packing(shares, rest)
@@ -175,8 +174,15 @@ def _filling(
     touched: Mapping[int, None],
 ) -> Filling:
     room = _room_beside(ledger, owner, members, free, touched)
-    whole = ledger.once("untouched", lambda: untouched(ledger.columns, ledger.free))
-    return filled(_first(ledger, owner, members), room, whole, count, policy)
+    return filled(_first(ledger, owner, members), room, _whole(ledger, policy), count, policy)
+
+
+def _whole(ledger: Ledger, policy: PlacementPolicy) -> Bools | None:
+    """By node: whether no device of it is taken, where the policy asks."""
+    if policy is not PlacementPolicy.FRAGMENTATION_AWARE:
+        return None
+    found: Bools = ledger.once("untouched", lambda: untouched(ledger.columns, ledger.free))
+    return found
 
 
 def _first(ledger: Ledger, owner: str, members: MemberClass) -> Ints:

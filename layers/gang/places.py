@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
 from contracts.kinds.pod_group import PodClass
@@ -25,17 +26,21 @@ T = TypeVar("T")
 
 
 class Places:
-    """The ledger of one pass, gang by gang. ``alone`` is what there would be if every gang ended."""
+    """The ledger of one pass, gang by gang."""
 
     def __init__(self, world: Snapshot) -> None:
-        jobs = (g.workload.spec.job.uid for g in world.gangs)
         self.ledger = Ledger(world.nodes, neighbours=Neighbours(world.nodes, world.namespaces, world.volumes))
-        self.alone = Ledger(
-            world.nodes, world.nodes.alone, Neighbours(world.nodes, world.namespaces, world.volumes, jobs)
-        )
+        self._world = world
         self.names = {g.group.metadata.uid: g.group.metadata.name for g in world.gangs if g.group is not None}
         self._default = world.policy
         self._possible: dict[Shape, bool] = {}
+
+    @cached_property
+    def alone(self) -> Ledger:
+        """What there would be if every gang ended."""
+        world, jobs = self._world, (g.workload.spec.job.uid for g in self._world.gangs)
+        neighbours = Neighbours(world.nodes, world.namespaces, world.volumes, jobs)
+        return Ledger(world.nodes, world.nodes.alone, neighbours)
 
     def hold(self, g: Candidate, shares: Shares) -> None:
         """Count ``shares`` as what the gang holds, and nothing else."""
@@ -158,7 +163,9 @@ class Places:
 
 
 def merged(kept: Shares, more: Shares) -> dict[tuple[str, str], int]:
-    """Both together."""
+    """Both together, in order."""
+    if not kept:
+        return dict(sorted(more.items()))
     return {key: kept.get(key, 0) + more.get(key, 0) for key in sorted({*kept, *more})}
 
 

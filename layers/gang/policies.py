@@ -21,21 +21,23 @@ _LARGE = 2**40
 """More members than any gang has: a node with more room than that has no more in a sort key."""
 
 
-def filled(order_of: Ints, room: Ints, whole: Bools, left: int, policy: PlacementPolicy) -> list[tuple[int, int]]:
+def filled(
+    order_of: Ints, room: Ints, whole: Bools | None, left: int, policy: PlacementPolicy
+) -> list[tuple[int, int]]:
     """Which node takes how many of ``left`` members, in the order in which they are filled, without zeros.
 
     ``room`` by node, 0 where the gang may not go; ``order_of`` by node, lower ones first whatever the policy;
-    ``whole`` says of which no device is taken. The nodes' own order decides between equals.
+    ``whole`` says of which no device is taken, if the policy cares. The nodes' own order decides between equals.
     """
     nodes = np.flatnonzero(room > 0)
     room, order_of = np.minimum(room[nodes], _LARGE), order_of[nodes]
     if policy is PlacementPolicy.SPREAD:
         counts = _evenly(order_of, room, left)
         return [(i, n) for i, n in zip(nodes.tolist(), counts.tolist(), strict=True) if n]
-    if policy is PlacementPolicy.FRAGMENTATION_AWARE:
-        untouched = whole[nodes]
-        order = np.lexsort((np.where(untouched, -room, room), untouched, order_of))
-        order = _with_best_last(order, order_of, room, untouched, left)
+    if policy is PlacementPolicy.FRAGMENTATION_AWARE and whole is not None:
+        intact = whole[nodes]
+        order = np.lexsort((np.where(intact, -room, room), intact, order_of))
+        order = _with_best_last(order, order_of, room, intact, left)
     else:
         order = np.argsort(order_of * (int(room.max(initial=0)) + 1) + room, kind="stable")
     return _until(nodes[order], room[order], left)

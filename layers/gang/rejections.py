@@ -218,7 +218,7 @@ def _holders(ledger: Ledger, owner: str, wanted: Wanted, names: Mapping[str, str
         open_ = np.zeros(len(ledger.nodes), np.bool_)
         for members, _ in wanted.values():
             open_ |= _open_or_held(ledger, owner, members)
-        uids = {uid for uid, empty in ledger.holders().items() if any(open_[i] for i in empty)}
+        uids = {uid for uid, empty in ledger.holders().items() if open_[empty.positions].any()}
         uids |= {uid for uid, n in ledger.columns.holders.items() if open_[ledger.columns.held == n].any()}
         return sorted({names.get(uid, "another gang") for uid in uids - {owner}})
 

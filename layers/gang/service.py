@@ -41,6 +41,7 @@ from layers.gang.snapshot import (
     assigned_to,
     capacity_of,
     demand_of,
+    forget_details,
     node_row,
     pod_row,
     with_claim,
@@ -254,6 +255,7 @@ class GangGate:
         row = pod_row(new)
         if row.node:
             self._own_binds.pop(row.uid, None)
+            forget_details(new)
         self._set_pod(key, row)
 
     def _remember(self, row: PodRow) -> None:
@@ -434,7 +436,7 @@ class GangGate:
         for pod, _ in plan.pods:
             key = f"{pod.namespace}/{pod.name}"
             cached = self.pods.get(key)
-            if cached is not None and cached.metadata.uid == pod.uid:
+            if cached is not None and cached.metadata.uid == pod.uid and not cached.spec.node_name:
                 self._set_pod(key, pod_row(cached))
 
     async def _bind(self, key: str, plan: BindMembers) -> None:

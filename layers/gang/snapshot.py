@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -19,7 +20,17 @@ from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodClass, PodGroup
 from contracts.kinds.workload import Admission, PlacementPolicy, PodSet, PodSetAssignment, Workload
 from contracts.matching import tolerates
-from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodTemplate, PreferredSchedulingTerm, Taint, Toleration
+from contracts.mirrors import (
+    Node,
+    NodeSelector,
+    Pod,
+    PodSpec,
+    PodStatus,
+    PodTemplate,
+    PreferredSchedulingTerm,
+    Taint,
+    Toleration,
+)
 from contracts.names import (
     ATTEMPT_LABEL,
     HELD_FOR_ANNOTATION,
@@ -45,7 +56,7 @@ DONE = "Succeeded"
 FAILED = "Failed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NodeRow:
     """A node. ``allocatable`` holds amounts, pod slots included; ``held_for`` is the uid of a PodGroup."""
 
@@ -61,7 +72,7 @@ class NodeRow:
     """The NodeClaim that it was bought under."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PodRow:
     """A pod. ``node`` is empty until it is bound; ``amounts`` include its own slot, and are None when unreadable."""
 
@@ -289,7 +300,7 @@ def pod_row(pod: Pod) -> PodRow:
     try:
         # On a node it takes what it was given there, which a resize in place may have changed.
         taken = held_requests(pod) if spec.node_name else pod_requests(spec)
-        amounts: dict[str, int] | None = {**taken, PODS: 1}
+        amounts: Mapping[str, int] | None = _one_of_alike(tuple({**taken, PODS: 1}.items()))
     except (ValueError, ArithmeticError):
         amounts = None
     return PodRow(
@@ -317,6 +328,30 @@ def pod_row(pod: Pod) -> PodRow:
         daemon=meta.controller is not None and meta.controller.kind == "DaemonSet",
         rank=_rank(pod),
     )
+
+
+def forget_details(pod: Pod) -> None:
+    """Let go of what a bound pod was asked for and has reported, once its row has said it.
+
+    Nobody reads it again, and of a hundred thousand pods it is most of the memory. What it is called, in which version,
+    and where it is, stays.
+    """
+    msgspec.structs.force_setattr(pod, "spec", _spec_on(pod.spec.node_name))
+    msgspec.structs.force_setattr(pod, "status", _NOTHING_REPORTED)
+
+
+_NOTHING_REPORTED = PodStatus()
+
+
+@lru_cache(maxsize=16384)
+def _spec_on(node: str) -> PodSpec:
+    return PodSpec(node_name=node)
+
+
+@lru_cache(maxsize=4096)
+def _one_of_alike(amounts: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """The amounts as a mapping that rows of alike pods share: there may be a hundred thousand of them."""
+    return dict(amounts)
 
 
 def _rank(pod: Pod) -> int | None:

@@ -298,7 +298,7 @@ def released(case: Case, request: CapacityRequest, now: datetime) -> CapacityReq
         trace = verdict.trace_id if verdict else ""
         verdict = passed(
             Layer.PROVISIONING,
-            Passed.RELEASED,
+            Passed.BOUND if runs else Passed.RELEASED,
             message,
             now=now,
             attempt=status.attempt,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -155,7 +156,21 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, Non
 
 def _failure(request: Request, error: Exception) -> Unreachable:
     kind = NotSent if isinstance(error, aiohttp.ClientConnectorError) else Unreachable
-    return kind(f"{request.method} {request.path}: {type(error).__name__} {error}".rstrip())
+    return kind(f"{request.method} {request.path}: {_in_words(request, error)}")
+
+
+def _in_words(request: Request, error: Exception) -> str:
+    """What a person can act on; what is not known here in the client's own words."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"the certificate of {error.host}:{error.port} is not trusted: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        # asyncio's own words repeat the address; the system's word for the number is what went wrong.
+        number = error.os_error.errno or 0
+        why = os.strerror(number) if number > 0 else str(error.os_error)
+        return f"no connection to {error.host}:{error.port}: {why}"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {request.timeout:g} s"
+    return f"{type(error).__name__} {error}".rstrip()
 
 
 def _is_loopback(url: str) -> bool:

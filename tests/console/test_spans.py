@@ -50,6 +50,17 @@ def test_spans_of_all_gates_stand_under_the_root_by_start(tmp_path: Path) -> Non
     )
 
 
+def test_columns_stand_where_lengths_are_of_minutes() -> None:
+    group = a_group(history=a_history(("place", 0, 3600), current=("bind", 3600)))
+    tree = trace_of(a_workload(), group, None, Path("no-store"))
+
+    assert trace_lines(tree, NOW + at(7875)) == (
+        "admission          +0.00 s  2 h 11 min so far",
+        "├ gang.place       +0.00 s          1 h 0 min",
+        "└ gang.bind     +1 h 0 min  1 h 11 min so far",
+    )
+
+
 def test_a_span_told_twice_and_recorded_in_an_object_too_is_shown_once(tmp_path: Path) -> None:
     a_store(a_store(tmp_path))
     workload = a_workload()

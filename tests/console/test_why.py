@@ -95,7 +95,7 @@ def test_a_purchase_under_way_shows_the_rest_held_and_the_nodes_that_came() -> N
     assert [g.text for g in answer.gates] == [
         "quota charged (planned) by cluster",
         "holds room for 7 of 8 members on rack-1 ×7, the rest is being bought",
-        "buys 2 nodes, 1 of 2 ready at 5 an hour",
+        "buys 2 nodes, 1 of 2 ready at a price of 5 an hour",
     ]
     assert (marks(answer), answer.exit) == ([Mark.PASSED, Mark.WORKING, Mark.WORKING], Exit.WAITING)
 
@@ -106,7 +106,7 @@ def test_a_plan_says_what_it_would_buy() -> None:
     assert answer.gates[2] == GateLine(
         PROVISIONING,
         Mark.WORKING,
-        "plans 1 × gpu-1 in a of pool gpus at 2.5 an hour; asks the queue gate to charge",
+        "plans 1 × gpu-1 in a of pool gpus at a price of 2.5 an hour; asks the queue gate to charge",
     )
 
 

@@ -121,10 +121,16 @@ def a_class(**spec: Any) -> MemberClass:
     return pod_set.members
 
 
+def on(term: dict[str, Any]) -> dict[str, Any]:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
 CLASSES = (
     a_class(),
     a_class(nodeSelector={"zone": "z1"}),
     a_class(tolerations=[{"operator": "Exists"}]),
+    a_class(affinity=on({"matchExpressions": [{"key": "zone", "operator": "DoesNotExist"}]})),
+    a_class(affinity=on({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]})),
 )
 
 
@@ -158,9 +164,23 @@ def test_only_the_nodes_that_have_changed_are_looked_at_again(monkeypatch: Any) 
     for change in (None, node_row(a_node("b", ready=False)), node_row(a_node("b", ready=False))):
         if change:
             table.put_node(change)
-        obstacles(table.frozen(()), CLASSES[0])
+        obstacles(table.frozen(()), CLASSES[-1])
 
     assert looked == ["a", "b", "c", "b"]
+
+
+def test_nodes_that_are_alike_in_what_matters_are_looked_at_once(monkeypatch: Any) -> None:
+    looked: list[str] = []
+
+    def counted(node: NodeRow, members: MemberClass) -> Any:
+        looked.append(node.name)
+        return obstacle(node, members)
+
+    monkeypatch.setattr("layers.gang.obstacles.obstacle", counted)
+    rows = [node_row(a_node(f"n{i}", labels={"zone": f"z{i % 3}"})) for i in range(9)]
+
+    assert obstacles(columns_of(rows), CLASSES[1]).tolist().count(0) == 3
+    assert looked == ["n0", "n1", "n2"]
 
 
 def test_a_pod_whose_requests_are_beyond_every_machine_takes_its_node_and_no_other_number_suffers() -> None:
@@ -194,3 +214,16 @@ def test_a_member_that_asks_beyond_what_a_column_can_say_has_room_nowhere() -> N
 @given(st.lists(st.integers(-MOST, MOST), max_size=40))
 def test_a_sum_over_nodes_does_not_wrap(amounts: list[int]) -> None:
     assert exact_sum(np.array(amounts, np.int64)) == sum(amounts)
+
+
+def test_gangs_for_which_no_node_is_held_any_more_are_forgotten() -> None:
+    table = NodeTable()
+    for i in range(300):
+        for name in NODES:
+            if name != "b" or i == 7:
+                table.put_node(node_row(a_node(name, metadata={"annotations": {HELD_FOR_ANNOTATION: f"{name}-{i}"}})))
+
+    columns = table.frozen(())
+    assert said(columns)["held for"] == ["a-299", "b-7", "c-299"]
+    assert set(columns.holders) == {"a-299", "b-7", "c-299"}
+    assert max(columns.holders.values()) < 100

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from contracts.kinds.pod_group import PodGroup
+from contracts.base import Kind
 from contracts.kinds.workload import Workload
 from contracts.mirrors import Pod
+from contracts.names import GPU
 from layers.gang.service import GangGate
 from layers.gang.snapshot import BindFailure, pod_row
 from layers.gang.steps import BindMembers, PutPodGroupStatus
@@ -23,6 +24,7 @@ from layers.runtime.serving import Health
 from layers.runtime.settings import Settings
 from layers.runtime.tracing import SpanSink
 from tests.builders import NOW, a_node, a_pod, a_pod_group, a_pod_spec, a_workload
+from tests.gang.test_places import a_claim
 from tests.runtime.wire import Wire, refuses, says
 
 STATUS = "/apis/trigate.dev/v1alpha1/namespaces/team/podgroups/train/status"
@@ -47,7 +49,7 @@ async def gate(api: Api) -> AsyncIterator[GangGate]:
 
 def at(version: int, obj: Any) -> Any:
     """The object as the server stores it in its ``version``."""
-    if isinstance(obj, Workload | PodGroup):
+    if isinstance(obj, Kind):
         return obj.but(metadata=obj.metadata.but(resource_version=str(version)))
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, resource_version=str(version)))
 
@@ -156,14 +158,78 @@ async def test_a_member_that_has_succeeded_is_remembered_when_its_pod_is_deleted
     gate: GangGate,
 ) -> None:
     workload, done = at(1, a_workload(count=2)), a_member("one", phase="Succeeded")
+    row = pod_row(done)
     gate.workloads.put_seen(workload)
     gate.pods.put_seen(done)
     gate.pods.put_seen(a_member("two", 2, phase="Running"))
     for version, name in ((3, "one"), (4, "two")):
         gate.pods.drop_seen(a_member(name, version))
-    assert gate.snapshot(NOW).gangs[0].pods == (pod_row(done),)
+    assert gate.snapshot(NOW).gangs[0].pods == (row,)
 
     gate.workloads.drop_seen(at(5, workload))
     assert gate.snapshot(NOW).gangs == ()
     gate.workloads.put_seen(at(6, workload))
     assert gate.snapshot(NOW).gangs[0].pods == ()
+
+
+def bound_to(gate: GangGate) -> list[tuple[str, str]]:
+    """The gang's pods with the nodes on which their slots count as taken."""
+    return sorted((pod.name, pod.node) for pod in gate.snapshot(NOW).gangs[0].pods)
+
+
+def free(gate: GangGate) -> int:
+    columns = gate.snapshot(NOW).nodes
+    return int(columns.free[columns.resources[GPU], columns.index["a"]])
+
+
+async def test_slots_that_binds_are_on_their_way_to_count_as_taken_and_come_back_when_they_are_refused(
+    gate: GangGate, wire: Wire
+) -> None:
+    gate.nodes.put_seen(at(1, a_node("a", gpus=8)))
+    gate.workloads.put_seen(at(2, a_workload(count=2)))
+    for version, name in ((3, "one"), (4, "two")):
+        gate.pods.put_seen(a_member(name, version, node=""))
+    pods = gate.snapshot(NOW).gangs[0].pods
+    assert (bound_to(gate), free(gate)) == ([("one", ""), ("two", "")], 8)
+
+    gate._begin_binds(BindMembers(a_pod_group("train"), 1, tuple((pod, "a") for pod in pods)))
+    assert (bound_to(gate), free(gate)) == ([("one", "a"), ("two", "a")], 6)
+    gate.pods.put_seen(a_member("one", 5, node=""))  # an event from before the bind
+    assert free(gate) == 6
+    wire.on("GET", "/api/v1/nodes/a", says(msgspec.to_builtins(a_node("a", ready=False), str_keys=True)))
+    await gate.bind_gang("team/train")
+
+    assert (bound_to(gate), free(gate)) == ([("one", ""), ("two", "")], 8)
+
+
+async def test_a_bind_of_our_own_counts_until_the_watch_tells_of_it_and_a_bound_pod_keeps_no_details(
+    gate: GangGate, wire: Wire
+) -> None:
+    gate.nodes.put_seen(at(1, a_node("a", gpus=8)))
+    gate.workloads.put_seen(at(2, a_workload(count=1)))
+    gate.pods.put_seen(a_member("one", 3, node=""))
+    wire.on("POST", "/api/v1/namespaces/team/pods/one/binding", says({}))
+    wire.on("GET", "/api/v1/nodes/a", says(msgspec.to_builtins(a_node("a"), str_keys=True)))
+    pods = gate.snapshot(NOW).gangs[0].pods
+    gate._begin_binds(BindMembers(a_pod_group("train"), 1, tuple((pod, "a") for pod in pods)))
+    await gate.bind_gang("team/train")
+    assert (bound_to(gate), free(gate), gate._own_binds) == ([("one", "a")], 7, {"uid-one": "a"})
+
+    gate.pods.put_seen(a_member("one", 4, phase="Running"))
+    kept = gate.pods.get("team/one")
+    assert kept is not None
+    assert (bound_to(gate), free(gate), gate._own_binds) == ([("one", "a")], 7, {})
+    assert (kept.spec.node_name, kept.spec.containers, kept.status.phase) == ("a", (), "")
+
+
+async def test_a_bought_node_follows_its_claim(gate: GangGate) -> None:
+    gate.claims.listen(gate._on_claim)
+    claim = a_claim("m0")
+    gate.nodes.put_seen(at(1, a_node("m0", labels={"trigate.dev/node-claim": "m0"})))
+    said = [[(row.ready, row.held_for) for row in gate.snapshot(NOW).nodes.rows]]
+    gate.claims.put_seen(at(2, claim))
+    said.append([(row.ready, row.held_for) for row in gate.snapshot(NOW).nodes.rows])
+    gate.claims.drop_seen(at(3, claim))
+    said.append([(row.ready, row.held_for) for row in gate.snapshot(NOW).nodes.rows])
+
+    assert said == [[(False, None)], [(False, "uid-train")], [(False, None)]]

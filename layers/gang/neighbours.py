@@ -83,6 +83,8 @@ class Tallies:
     toward: list[Counter[str]]
     """By own affinity term: values of its topology key that have a pod which all own terms mean."""
     spread: list[Domains]
+    counts_itself: tuple[bool, ...]
+    """By spread constraint: whether a member is one of the pods that it means."""
     users: dict[str, Counter[int]]
     """By volume claim of its own: how many pods use it on which node."""
     disks: dict[int, set[Disk]]
@@ -95,6 +97,7 @@ class Tallies:
             [c.copy() for c in self.against],
             [c.copy() for c in self.toward],
             [d.copy() for d in self.spread],
+            self.counts_itself,
             {claim: users.copy() for claim, users in self.users.items()},
             {i: set(disks) for i, disks in self.disks.items()},
         )
@@ -189,12 +192,11 @@ class Neighbours:
 
     def _keeps_skew(self, i: int, members: MemberClass, seen: Tallies) -> bool:
         labels = self.nodes[i].labels
-        for constraint, domains in zip(members.relations.spread, seen.spread, strict=True):
+        for constraint, domains, more in zip(members.relations.spread, seen.spread, seen.counts_itself, strict=True):
             domain = labels.get(constraint.topology_key)
             if domain is None:
                 return False
             lowest = domains.lowest if len(domains.counts) >= constraint.min_domains else 0
-            more = 1 if constraint.selector.matches(members.labels) else 0
             if domains.counts.get(domain, 0) + more - lowest > constraint.max_skew:
                 return False
         return True
@@ -307,6 +309,7 @@ class Neighbours:
                 Domains(dict.fromkeys((n.labels[s.topology_key] for n, c in zip(self.nodes, on, strict=True) if c), 0))
                 for s, on in zip(relations.spread, counted, strict=True)
             ],
+            tuple(s.selector.matches(members.labels) for s in relations.spread),
             {claim: Counter() for claim in members.claims},
             {},
         )

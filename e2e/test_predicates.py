@@ -156,8 +156,8 @@ async def settled(cluster: Cluster, world: World) -> None:
                 return False
         return True
 
-    await eventually(f"the nodes of {world.name} are settled", taints_are_set)
-    await eventually(f"the claims of {world.name} are bound", claims_are_bound, deadline=90)
+    await eventually(f"the nodes of {world.name} are settled", taints_are_set, deadline=90, pause=0.5)
+    await eventually(f"the claims of {world.name} are bound", claims_are_bound, deadline=90, pause=0.5)
 
 
 async def differences(

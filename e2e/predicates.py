@@ -14,6 +14,8 @@ GPU = "example.com/gpu"
 NAMESPACES = {"gold": {"tier": "gold"}, "lead": {"tier": "lead"}}
 APPS = ("web", "db")
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+THEMES = ("mixed", "ports", "affinity", "against", "spread", "volumes")
+"""What most pods of a world demand: with too many demands at once no single one decides."""
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 BEARS_ALL = [{"operator": "Exists"}]
 
@@ -21,19 +23,20 @@ BEARS_ALL = [{"operator": "Exists"}]
 class World:
     """``nodes`` and ``pods`` (which are bound, some on their way out), and ``probes``, whose place is in question.
 
-    ``claims``, ``volumes`` and ``csi_nodes``: in every third world there are some.
+    ``claims``, ``volumes`` and ``csi_nodes``: in worlds of that theme there are some.
     """
 
     def __init__(self, seed: int) -> None:
         self.name = f"w{seed}"
         self._random = Random(seed)
-        self.nodes = [self._node(i) for i in range(self._random.randint(2, 5))]
+        self._theme = THEMES[seed % len(THEMES)]
+        self.nodes = [self._node(i) for i in range(self._random.randint(3, 5))]
         self.claims: list[Json] = []
         self.volumes: list[Json] = []
         self.csi_nodes: list[Json] = []
-        if seed % 3 == 0:
+        if self._theme == "volumes":
             self._add_volumes()
-        self.pods = [self._bound(i) for i in range(self._random.randint(0, 6))]
+        self.pods = [self._bound(i) for i in range(self._random.randint(1, 7))]
         self.probes = [self._probe(i) for i in range(3)]
         self.probes += [self._pinned(i, node) for i, node in enumerate(self.nodes)]
 
@@ -48,6 +51,12 @@ class World:
     def _chance(self, one_in: int) -> bool:
         return self._random.randrange(one_in) == 0
 
+    def _wants(self, demand: str, one_in: int) -> bool:
+        """Whether a pod makes the demand: most do where it is the world's theme, few where another one is."""
+        if self._theme == demand:
+            return not self._chance(4)
+        return self._chance(one_in if self._theme == "mixed" else 3 * one_in)
+
     def _node(self, i: int) -> Json:
         name, r = f"{self.name}-n{i}", self._random
         labels = {"world": self.name, self.host: name}
@@ -58,14 +67,16 @@ class World:
         if self._chance(2):
             labels["rank"] = str(r.randint(0, 4))
         amounts = {"cpu": str(r.randint(1, 6)), "memory": "8Gi", "pods": str(r.choice([1, 3, 110, 110]))}
+        if self._theme != "mixed":
+            amounts |= {"cpu": "16", "pods": "110"}
         if not self._chance(3):
             amounts[GPU] = str(r.randint(0, 2))  # none: every device of the node is sick
         spec: Json = {}
         if self._chance(5):
             spec["taints"] = [{"key": "kept", "value": r.choice("xy"), "effect": r.choice(EFFECTS)}]
-        if self._chance(12):
+        if self._chance(12 if self._theme == "mixed" else 30):
             spec["unschedulable"] = True
-        annotations = {"trigate.dev/unready": "tested"} if self._chance(12) else {}
+        annotations = {"trigate.dev/unready": "tested"} if self._chance(12 if self._theme == "mixed" else 30) else {}
         return {
             "apiVersion": "v1",
             "kind": "Node",
@@ -149,10 +160,10 @@ class World:
 
     def _bound(self, i: int) -> Json:
         spec: Json = {"nodeName": self._random.choice(self.nodes)["metadata"]["name"], "tolerations": BEARS_ALL}
-        if self._chance(3):
+        if self._wants("against", 3):
             spec["affinity"] = {"podAntiAffinity": {REQUIRED: [self._term()]}}
         pod = self._pod(f"p{i}", [self._container("main")], **spec)
-        if self.claims and self._chance(2):
+        if self.claims and self._wants("volumes", 2):
             self._use_claims(pod)
         if self._chance(5):
             pod["metadata"]["annotations"] = {"trigate.dev/terminate-for": "3600"}
@@ -164,9 +175,9 @@ class World:
         asked: Json = {}
         if not self._chance(3):
             asked["cpu"] = r.choice(["500m", "1", "2"])
-        limits = {GPU: str(r.randint(0, 1))} if self._chance(3) else {}
+        limits = {GPU: str(r.randint(0, 1))} if self._chance(3 if self._theme == "mixed" else 9) else {}
         container["resources"] = {"requests": {**asked, **limits}, "limits": limits}
-        if self._chance(3):
+        if self._wants("ports", 3):
             container["ports"] = [self._port()]
         return container
 
@@ -183,6 +194,7 @@ class World:
         r = self._random
         return r.choice(
             [
+                {"matchLabels": {"app": r.choice(APPS)}},
                 {"matchLabels": {"app": r.choice(APPS)}},
                 {"matchLabels": {"app": r.choice(APPS)}},
                 {"matchExpressions": [{"key": "app", "operator": "In", "values": list(APPS)}]},
@@ -236,21 +248,20 @@ class World:
         spec = pod["spec"]
         self._add_init_containers(spec)
         affinity: Json = {}
-        rare = 4 if self.claims else 1  # too many demands at once are always refused
-        if self._chance(5 * rare):
+        if self._chance(5):
             affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [self._node_term() for _ in range(2)]}}
-        if self._chance(5 * rare):
+        if self._wants("affinity", 5):
             affinity["podAffinity"] = {REQUIRED: [self._term() for _ in range(self._random.randint(1, 2))]}
-        if self._chance(4 * rare):
+        if self._wants("against", 4):
             affinity["podAntiAffinity"] = {REQUIRED: [self._term()]}
         if affinity:
             spec["affinity"] = affinity
-        if self._chance(2 * rare):
+        if self._wants("spread", 2):
             chosen = {c["topologyKey"]: c for c in (self._spread() for _ in range(self._random.randint(1, 2)))}
             spec["topologySpreadConstraints"] = list(chosen.values())
         if self._chance(3):
             spec["tolerations"] = [self._toleration()]
-        if self.claims and self._chance(2):
+        if self.claims and self._wants("volumes", 2):
             self._use_claims(pod)
         if self._chance(10) and "initContainers" not in spec:
             spec["hostNetwork"] = True

@@ -351,3 +351,74 @@ class Job(Keyed, frozen=True):
 
 class Namespace(Keyed, frozen=True):
     """A namespace of v1; its labels say which queues admit it."""
+
+
+class PersistentVolumeClaimSpec(Mirror, frozen=True):
+    """What volume a claim asks for, and has."""
+
+    volume_name: str = ""
+    access_modes: Listed[str] = ()
+
+
+class PersistentVolumeClaimStatus(Mirror, frozen=True):
+    """``phase`` is Pending, Bound or Lost."""
+
+    phase: str = ""
+
+
+class PersistentVolumeClaim(Keyed, frozen=True):
+    """A claim of v1."""
+
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class VolumeNodeAffinity(Mirror, frozen=True):
+    """Which nodes can reach a volume."""
+
+    required: NodeSelector | None = None
+
+
+class CSIVolume(Mirror, frozen=True):
+    """A volume of a CSI driver."""
+
+    driver: str = ""
+    volume_handle: str = ""
+
+
+class PersistentVolumeSpec(Mirror, frozen=True):
+    """Where a volume is, and of which driver."""
+
+    node_affinity: VolumeNodeAffinity | None = None
+    csi: CSIVolume | None = None
+
+
+class PersistentVolume(Keyed, frozen=True):
+    """A volume of v1."""
+
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+
+
+class CSIAllocatable(Mirror, frozen=True):
+    """How many volumes of a driver a node takes; None: there is no limit."""
+
+    count: int | None = None
+
+
+class CSINodeDriver(Mirror, frozen=True):
+    """A CSI driver on a node."""
+
+    name: str = ""
+    allocatable: CSIAllocatable | None = None
+
+
+class CSINodeSpec(Mirror, frozen=True):
+    """The CSI drivers of a node."""
+
+    drivers: Listed[CSINodeDriver] = ()
+
+
+class CSINode(Keyed, frozen=True):
+    """What a node's CSI drivers can do, of storage.k8s.io/v1; named like the node."""
+
+    spec: CSINodeSpec = CSINodeSpec()

@@ -207,6 +207,13 @@ def sentence(b: Blocker) -> str:
             return f"{amount(b.needed)} {resource} are held for {listed}"
         case Reason.WAITING_FOR_CAPACITY:
             return f"{amount(b.needed)} {resource} are being bought for this gang on {_nodes(b)}"
+        case Reason.VOLUME_UNAVAILABLE:
+            why = f" ({b.detail})" if b.detail else ""
+            return f"volume claim {listed}{why} {_left_by_relation(b)}"
+        case Reason.HOST_PORT_CONFLICT | Reason.TOPOLOGY_UNSATISFIABLE:
+            return f"{_relation(b, listed)} {_left_by_relation(b)}"
+        case Reason.AFFINITY_UNSATISFIABLE if b.cause:
+            return f"{_relation(b, listed)} {_left_by_relation(b)}"
         case Reason.NODES_NOT_READY | Reason.NODE_SELECTOR_UNMATCHED | Reason.AFFINITY_UNSATISFIABLE:
             what = {
                 Reason.NODES_NOT_READY: "not ready or cordoned",
@@ -223,6 +230,9 @@ def sentence(b: Blocker) -> str:
             return f"{listed or 'a member'} {what}" + (f": {b.detail}" if b.detail else "")
         case Reason.NO_MATCHING_POOL:
             return f"none of {b.nodes or 0} node pools may serve this gang" + (f": {listed}" if listed else "")
+        case Reason.UNPLANNABLE_DEMAND:
+            whose = f"{b.pod_set} members" if b.pod_set else "members"
+            return f"no nodes are bought for {whose} with {listed}"
         case Reason.UNKNOWN_LABEL:
             return f"no node pool knows the label {listed}"
         case Reason.TOO_BIG_FOR_ANY_INSTANCE_TYPE:
@@ -246,6 +256,26 @@ def sentence(b: Blocker) -> str:
             words = "".join(f" {c.lower()}" if c.isupper() else c for c in b.reason.value).strip()
             about = ", ".join(x for x in (b.pool, b.offering, listed, b.detail) if x)
             return f"{words}: {about}" if about else words
+
+
+def _relation(b: Blocker, listed: str) -> str:
+    """What pods demand of one another, as the subject of a sentence."""
+    if b.reason is Reason.HOST_PORT_CONFLICT:
+        return f"host port {listed}"
+    if b.reason is Reason.TOPOLOGY_UNSATISFIABLE:
+        return f"an even spread over {listed} (by {b.limit or 0} at most)"
+    whose = {
+        "PodAffinity": "its affinity to pods",
+        "PodAntiAffinity": "its anti-affinity to pods",
+        "PodAntiAffinityOfOthers": "the anti-affinity of other pods",
+    }
+    return f"{whose.get(b.cause or '', b.cause or '')} over {listed}"
+
+
+def _left_by_relation(b: Blocker) -> str:
+    whose = f"{b.pod_set} members" if b.pod_set else "members"
+    closed = f", {_nodes(b)} with room {'is' if b.nodes == 1 else 'are'} closed by it" if b.nodes else ""
+    return f"leaves places for {b.available or 0} of {b.requested or 0} {whose}{closed}"
 
 
 def _nodes(b: Blocker) -> str:

@@ -265,8 +265,9 @@ def a_pod_class(
     selector: Mapping[str, str] | None = None,
     affinity: Mapping[str, Any] | None = None,
     tolerations: tuple[Mapping[str, Any], ...] = (),
+    **demands: Any,
 ) -> PodClass:
-    """So many members for which capacity lacks, with one GPU each."""
+    """So many members for which capacity lacks, with one GPU each. ``demands``: further fields of a `PodClass`."""
     return PodClass(
         pod_set=pod_set,
         count=count,
@@ -274,6 +275,7 @@ def a_pod_class(
         node_selector=dict(selector or {}),
         node_affinity=dict(affinity) if affinity else None,
         tolerations=tuple(dict(t) for t in tolerations),
+        **demands,
     )
 
 

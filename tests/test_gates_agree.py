@@ -35,25 +35,46 @@ OLD = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 32)), max_size=2)
 """Of each node that is there already: GPUs and CPUs."""
 
 
-def a_gang(classes: list[tuple[int, int, int]]) -> Any:
+APART = {"labelSelector": {"matchLabels": {"app": "train"}}}
+MINDS: dict[str, dict[str, Any]] = {
+    "nobody": {},
+    "the port": {},
+    "the host": {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [{**APART, "topologyKey": "kubernetes.io/hostname"}]
+        }
+    },
+    "the zone": {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [{**APART, "topologyKey": "topology.kubernetes.io/zone"}]
+        }
+    },
+}
+"""What members of the gang do not share with each other, as affinity; a host port is the container's."""
+
+
+def a_gang(classes: list[tuple[int, int, int]], minds: str = "nobody") -> Any:
     """A Workload that is charged for a plan, with a pod set for each class."""
-    sets = tuple(
-        a_pod_set(f"s{i}", n, a_pod_spec(a_container({"cpu": str(cpu)} | ({GPU: str(gpus)} if gpus else {}))))
-        for i, (n, gpus, cpu) in enumerate(classes)
-    )
-    return a_workload("train", state=WorkloadState.CHARGED, cause=ChargeCause.PLANNED, pod_sets=sets)
+    port = 8080 if minds == "the port" else None
+    sets = []
+    for i, (n, gpus, cpu) in enumerate(classes):
+        container = a_container({"cpu": str(cpu)} | ({GPU: str(gpus)} if gpus else {}), host_port=port)
+        made = a_pod_set(f"s{i}", n, a_pod_spec(container, affinity=MINDS[minds]))
+        sets.append({**made, "template": {"metadata": {"labels": {"app": "train"}}, **made["template"]}})
+    return a_workload("train", state=WorkloadState.CHARGED, cause=ChargeCause.PLANNED, pod_sets=tuple(sets))
 
 
-@settings(max_examples=100)
-@example([(3, 1, 20), (3, 2, 1)], [(6, 59, 1)], [])
-@example([(3, 1, 20), (3, 2, 1)], [(6, 59, 1)], [(1, 20)])
-@given(CLASSES, TYPES, OLD)
+@settings(max_examples=150)
+@example([(3, 1, 20), (3, 2, 1)], [(6, 59, 1)], [], "nobody")
+@example([(3, 1, 20), (3, 2, 1)], [(6, 59, 1)], [(1, 20)], "nobody")
+@given(CLASSES, TYPES, OLD, st.sampled_from(sorted(MINDS)))
 def test_a_purchase_that_came_whole_takes_the_whole_gang(
     classes: list[tuple[int, int, int]],
     types: list[tuple[int, int, int]],
     old: list[tuple[int, int]],
+    minds: str,
 ) -> None:
-    workload = a_gang(classes)
+    workload = a_gang(classes, minds)
     cluster = Cluster(*(a_node(f"old-{i}", gpus=gpus, cpu=str(cpu)) for i, (gpus, cpu) in enumerate(old)))
     cluster.add(workload)
     cluster.settle()

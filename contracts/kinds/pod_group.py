@@ -55,6 +55,16 @@ class PodClass(Contract):
         default=None, description="requiredDuringSchedulingIgnoredDuringExecution, as in the pod."
     )
     tolerations: tuple[Raw, ...] = ()
+    host_ports: tuple[Raw, ...] = Field(
+        default=(), description="Ports of the node that each member takes: hostPort, protocol, hostIP."
+    )
+    apart: tuple[str, ...] = Field(
+        default=(), description="Members, of whatever class, that share one of these may not share a node."
+    )
+    unplanned: tuple[str, ...] = Field(
+        default=(),
+        description="Demands that nodes cannot be planned for: what must be elsewhere on the cluster.",
+    )
 
 
 class PodGroupSpec(Contract):

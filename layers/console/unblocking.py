@@ -89,6 +89,14 @@ def remedy(b: Blocker) -> str | None:
             return f"make ready or uncordon {named}" if b.objects else "make nodes ready or uncordon them"
         case Reason.NODE_SELECTOR_UNMATCHED:
             return "label nodes as the Job's nodeSelector says, or change it"
+        case Reason.VOLUME_UNAVAILABLE:
+            return f"bind volume claim {named}, or claim a volume that enough nodes can reach and share"
+        case Reason.HOST_PORT_CONFLICT:
+            return f"{b.needed or 0} more nodes on which host port {named} is free, or leave the port out of the Job"
+        case Reason.TOPOLOGY_UNSATISFIABLE:
+            return f"room in the emptiest values of {named}, or a larger maxSkew in the Job's topology spread"
+        case Reason.AFFINITY_UNSATISFIABLE if b.cause:
+            return f"room that the pods' affinity over {named} leaves open, or change it"
         case Reason.AFFINITY_UNSATISFIABLE:
             return "label nodes as the Job's node affinity says, or change it"
         case Reason.TAINTS_NOT_TOLERATED:
@@ -97,6 +105,8 @@ def remedy(b: Blocker) -> str | None:
             return f"leave out of the Job's pods: {b.detail or named}"
         case Reason.NO_MATCHING_POOL:
             return "create a node pool whose nodes this gang may use"
+        case Reason.UNPLANNABLE_DEMAND:
+            return f"make room on nodes that are there, or leave out of the Job's pods: {named}"
         case Reason.UNKNOWN_LABEL:
             return f"give a node pool the label {named}, or leave it out of the Job"
         case Reason.REQUIREMENTS_CONFLICT:

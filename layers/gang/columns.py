@@ -29,6 +29,7 @@ MOST = 2**61
 """No column says more: two of them can be added, and subtracted, without leaving int64."""
 NOBODY = -1
 """In `NodeColumns.held`: no gang."""
+_WISH = "PreferNoSchedule"
 MOST_CLASSES = 128
 """Classes of members whose obstacles are remembered between passes."""
 
@@ -76,6 +77,12 @@ class NodeColumns:
     slots: Ints
     versions: Ints
     remembered: Remembered
+    avoided: tuple[int, ...] = ()
+    """Positions of nodes with a taint that is only a wish."""
+    pods: tuple[PodRow, ...] = ()
+    """All pods, also those that are not bound or over."""
+    minders: tuple[PodRow, ...] = ()
+    """Those of them that are on a node and keep others away by a required anti-affinity."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -150,6 +157,8 @@ class NodeTable:
         self._known = 0
         self._order: tuple[Ints, Mapping[str, int]] | None = None
         self._remembered = Remembered()
+        self._avoided: set[int] = set()
+        self._minders: dict[str, PodRow] = {}
         self._frozen: NodeColumns | None = None
 
     # ---- nodes ------------------------------------------------------------------------------------------------------
@@ -174,6 +183,7 @@ class NodeTable:
         self._versions[slot] = self._version
         for resource in row.allocatable:
             self._row_of(resource)
+        (self._avoided.add if any(t.effect == _WISH for t in row.taints) else self._avoided.discard)(slot)
         self._allocatable[:, slot] = 0
         for resource, amount in row.allocatable.items():
             self._allocatable[self._resources[resource], slot] = max(-MOST, min(amount, MOST))
@@ -187,6 +197,7 @@ class NodeTable:
         if slot is None or self._rows[slot] is None:
             return False
         self._rows[slot] = None
+        self._avoided.discard(slot)
         self._frozen = self._order = None
         self._known -= 1
         self._let_go(name, slot)
@@ -208,6 +219,8 @@ class NodeTable:
             slot = self._slot(row.node)
             self._takers[slot] += 1
             self._taken_by(row).add(slot, row, self._resources, 1)
+            if row.relations.anti_affinity:
+                self._minders[key] = row
             self._frozen = None
         return True
 
@@ -255,6 +268,9 @@ class NodeTable:
             slots=order,
             versions=self._versions[order],
             remembered=self._remembered,
+            avoided=tuple(i for i, slot in enumerate(order.tolist()) if slot in self._avoided) if self._avoided else (),
+            pods=tuple(self.pods.values()),
+            minders=tuple(self._minders[key] for key in sorted(self._minders)),
         )
         for array in (columns.allocatable, columns.free, columns.alone, columns.held, columns.versions, order):
             array.setflags(write=False)
@@ -265,6 +281,7 @@ class NodeTable:
     # ---- within -----------------------------------------------------------------------------------------------------
 
     def _remove(self, key: str, row: PodRow) -> None:
+        self._minders.pop(key, None)
         if row.job_uid:
             of_job = self._of_job[row.job_uid]
             del of_job[key]

@@ -17,6 +17,7 @@ from layers.gang import rejections
 from layers.gang.candidates import Candidate
 from layers.gang.evictions import Evictions
 from layers.gang.members import shares_of
+from layers.gang.minding import minding
 from layers.gang.places import Places
 from layers.gang.snapshot import Gang, Snapshot
 from layers.gang.standing import Standing
@@ -32,7 +33,7 @@ def decide(world: Snapshot, now: datetime) -> Decision:
     Holds and pods together never exceed a node, nobody gets a place on a node that is held for another, and a gang has
     a place for every member or holds nothing, except what it keeps for nodes that its charge is buying.
     """
-    return _Pass(world, now).run()
+    return _Pass(minding(world), now).run()
 
 
 class _Pass:

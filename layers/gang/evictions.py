@@ -6,7 +6,8 @@ places, before anybody is evicted, and the places that free up are kept together
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from contracts.kinds.pod_group import PreemptionAnswer
@@ -30,6 +31,16 @@ class Trial:
     packing: Packing
 
 
+@dataclass(frozen=True)
+class Ending:
+    """A gang that might end: the uids of its Workload, its job and its PodGroup, and what it gives back."""
+
+    uid: str
+    freed: Freed
+    job_uid: str = ""
+    owner: str = ""
+
+
 def freed_by(ledger: Ledger, owner: str, pods: Iterable[PodRow]) -> dict[int, Free]:
     """What a gang gives back when it ends: its ``pods``, and the empty slots that it holds."""
     found: dict[int, Free] = {}
@@ -44,8 +55,8 @@ def freed_by(ledger: Ledger, owner: str, pods: Iterable[PodRow]) -> dict[int, Fr
     return found
 
 
-def smallest(ledger: Ledger, place: Callable[[int], Packing], offered: Sequence[tuple[str, Freed]]) -> Trial:
-    """The gang's places if some of ``offered`` (uid, what it gives back) end.
+def smallest(ledger: Ledger, place: Callable[[int], Packing], offered: Sequence[Ending]) -> Trial:
+    """The gang's places if some of ``offered`` end.
 
     ``place`` packs the gang on the ledger as it is, and searches for as many steps as it is told at most. As few of the
     first as are enough, found by halving; then each that is not needed is spared, the last one first. So none of them
@@ -54,9 +65,9 @@ def smallest(ledger: Ledger, place: Callable[[int], Packing], offered: Sequence[
     """
     steps = STEPS
 
-    def tried(ending: Sequence[tuple[str, Freed]]) -> Packing:
+    def tried(ending: Sequence[Ending]) -> Packing:
         nonlocal steps
-        with ledger.given_back(freed for _, freed in ending):
+        with _ended(ledger, ending):
             packing = place(steps)
         steps -= packing.steps
         return packing
@@ -66,7 +77,7 @@ def smallest(ledger: Ledger, place: Callable[[int], Packing], offered: Sequence[
         return Trial((), present)
     best = tried(offered)
     if not best.whole:
-        return Trial(tuple(uid for uid, _ in offered), best)
+        return Trial(tuple(one.uid for one in offered), best)
     too_few, enough = 0, len(offered)
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
@@ -78,10 +89,10 @@ def smallest(ledger: Ledger, place: Callable[[int], Packing], offered: Sequence[
     chosen = list(offered[:enough])
     for one in reversed(offered[:enough]):
         rest = [other for other in chosen if other is not one]
-        packing = tried(rest) if any(one[1].values()) else best
+        packing = tried(rest) if any(one.freed.values()) else best
         if packing.whole:
             chosen, best = rest, packing
-    return Trial(tuple(uid for uid, _ in chosen), best)
+    return Trial(tuple(one.uid for one in chosen), best)
 
 
 class Evictions:
@@ -127,7 +138,7 @@ class Evictions:
         if plan is None or not victims or g.attempt not in (WorkloadState.PENDING, WorkloadState.RESERVED):
             return None
         self._ledger.release(g.uid)
-        with self._ledger.given_back(freed for uid, freed in self._offered(plan) if uid in victims):
+        with _ended(self._ledger, [one for one in self._offered(plan) if one.uid in victims]):
             packing = self._places.packed(g, g.wanted)
         kept: dict[tuple[str, str], int] = {}
         left: dict[int, Ints] = {}
@@ -150,17 +161,19 @@ class Evictions:
                 return True
         return False
 
-    def _offered(self, plan: PreemptionPlan) -> list[tuple[str, Freed]]:
+    def _offered(self, plan: PreemptionPlan) -> list[Ending]:
         """What each of the plan's candidates gives back, as far as they are what they were."""
-        offered: list[tuple[str, Freed]] = []
+        offered: list[Ending] = []
         for one in plan.candidates:
             other = self._gangs.get(one.uid)
             if other is not None and other.workload.status.attempt == one.attempt:
-                offered.append((one.uid, freed_by(self._ledger, other.uid or one.uid, other.gang.pods)))
+                owner, job_uid = other.uid or one.uid, other.workload.spec.job.uid
+                freed = freed_by(self._ledger, owner, other.gang.pods)
+                offered.append(Ending(one.uid, freed, job_uid, owner))
         return offered
 
-    def _why(self, g: Candidate, packing: Packing, offered: list[tuple[str, Freed]]) -> Sequence[Blocker]:
-        with self._ledger.given_back(freed for _, freed in offered):
+    def _why(self, g: Candidate, packing: Packing, offered: list[Ending]) -> Sequence[Blocker]:
+        with _ended(self._ledger, offered):
             found = self._places.why(g, g.wanted, packing)
         return ordered([*self.refusal(g), *found])
 
@@ -169,6 +182,14 @@ def victims_of(g: Candidate) -> frozenset[str]:
     """The uids of those that end for the gang; empty when nobody does."""
     plan = g.workload.status.preemption
     return frozenset(plan.victims) if plan and plan.state is PreemptionState.EVICTING else frozenset()
+
+
+@contextmanager
+def _ended(ledger: Ledger, ending: Sequence[Ending]) -> Iterator[None]:
+    """Within it, all of ``ending`` have ended: what they took is free, and nobody minds them."""
+    jobs, owners = [one.job_uid for one in ending], [one.owner for one in ending]
+    with ledger.given_back(one.freed for one in ending), ledger.neighbours.gone(jobs, owners):
+        yield
 
 
 def _count(free: Free, amounts: Mapping[str, int]) -> None:

@@ -7,10 +7,15 @@ from collections.abc import Callable, Hashable
 from contracts.matching import (
     matches_node_affinity,
     matches_node_selector,
+    matches_term,
+    tolerates,
     untolerated_taint,
 )
 from contracts.reasons import Reason
 from layers.gang.snapshot import MemberClass, NodeRow
+
+PREFER_NO_SCHEDULE = "PreferNoSchedule"
+"""The effect of a taint that is a wish."""
 
 
 def obstacle(node: NodeRow, members: MemberClass) -> Reason | None:
@@ -27,6 +32,17 @@ def obstacle(node: NodeRow, members: MemberClass) -> Reason | None:
     if untolerated_taint(members.tolerations, node.taints) is not None:
         return Reason.TAINTS_NOT_TOLERATED
     return None
+
+
+def reluctance(node: NodeRow, members: MemberClass) -> int:
+    """How much ``members`` would rather be elsewhere, 0 the least. It says which node is first, never who may.
+
+    The weights of the terms of their preferred node affinity that it does not meet, and one for each taint
+    PreferNoSchedule that they do not tolerate.
+    """
+    missed = sum(p.weight for p in members.preferred if not matches_term(node.labels, node.name, p.preference))
+    soft = (t for t in node.taints if t.effect == PREFER_NO_SCHEDULE)
+    return missed + sum(1 for t in soft if not any(tolerates(toleration, t) for toleration in members.tolerations))
 
 
 def read_by(members: MemberClass) -> Callable[[NodeRow], Hashable]:

@@ -11,8 +11,9 @@ import numpy as np
 
 from contracts.reasons import Reason
 from layers.gang.columns import MOST, Bools, Codes, Ints, NodeColumns, exact_sum
-from layers.gang.feasibility import closed
+from layers.gang.feasibility import closed, reluctance
 from layers.gang.members import Members, Shares
+from layers.gang.neighbours import Neighbours
 from layers.gang.obstacles import closures, obstacles, reason_of
 from layers.gang.snapshot import MemberClass
 
@@ -64,8 +65,12 @@ class EmptySlots:
 class Ledger:
     """The room on every node, kept while a pass decides. Nodes are in name order; ``free`` may be negative."""
 
-    def __init__(self, columns: NodeColumns, free: Ints | None = None) -> None:
-        """``free``: what there is to begin with, resource x node; by default what the pods leave."""
+    def __init__(self, columns: NodeColumns, free: Ints | None = None, neighbours: Neighbours | None = None) -> None:
+        """``free``: what there is to begin with, resource x node; by default what the pods leave.
+
+        ``neighbours``: the pods that members may mind; by default all that are there, and no namespace has labels.
+        """
+        self.neighbours = neighbours or Neighbours(columns, {})
         self.columns, self.nodes, self.index = columns, columns.rows, columns.index
         self.free: Ints = (columns.free if free is None else free).copy()
         self.held_for = columns.holders
@@ -75,6 +80,7 @@ class Ledger:
         self._obstacles: dict[MemberClass, Codes] = {}
         self._codes: dict[MemberClass, Codes] = {}
         self._kinds: dict[MemberClass, Ints] = {}
+        self._reluctances: dict[MemberClass, Ints] = {}
         self._rooms: dict[MemberClass, tuple[int, Ints]] = {}
         self._tick = 0
         self._changed = np.zeros(len(columns), np.int64)
@@ -126,6 +132,7 @@ class Ledger:
         self.release(owner)
         column: dict[int, int] = {}
         empty: dict[str, tuple[list[int], list[int]]] = {}
+        slots_of: list[tuple[int, MemberClass, int]] = []
         here, index = members.here, self.index
         for (node, pod_set), count in shares.items():
             i = index.get(node)
@@ -135,6 +142,7 @@ class Ledger:
             columns, counts = empty.setdefault(pod_set, ([], []))
             columns.append(column.setdefault(i, len(column)))
             counts.append(slots)
+            slots_of.append((i, classes[pod_set], slots))
         if not column:
             return
         taken = np.zeros((len(self.free), len(column)), np.int64)
@@ -148,12 +156,14 @@ class Ledger:
         after = np.maximum(before - taken, -2 * MOST)
         self.free[:, positions] = after
         self._empty[owner] = EmptySlots(positions, before - after)
+        self.neighbours.hold(owner, slots_of)
         self._note(positions)
 
     def release(self, owner: str) -> None:
         """Give back every empty slot that ``owner`` holds."""
         empty = self._empty.pop(owner, None)
         if empty is not None:
+            self.neighbours.release(owner)
             self.free[:, empty.positions] += empty.taken
             self._note(empty.positions)
 
@@ -239,6 +249,17 @@ class Ledger:
     def usable(self, members: MemberClass, owner: str) -> Bools:
         """By node: whether the gang ``owner`` may place such a member there, if there is room."""
         found: Bools = self.codes(members, owner) == 0
+        return found
+
+    def reluctance(self, members: MemberClass) -> Ints | None:
+        """By node: `feasibility.reluctance`; None where there is none of it."""
+        if not members.preferred and not self.columns.avoided:
+            return None
+        found = self._reluctances.get(members)
+        if found is None:
+            found = self._reluctances[members] = np.zeros(len(self.nodes), np.int64)
+            for i in range(len(self.nodes)) if members.preferred else self.columns.avoided:
+                found[i] = reluctance(self.nodes[i], members)
         return found
 
     def unused(self, members: MemberClass) -> Ints:

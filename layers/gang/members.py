@@ -160,6 +160,10 @@ def ineligible(pod: PodRow, demanded: PodSetDemand, covered: frozenset[str] = fr
         return "its node selector is not the admitted one"
     if pod.affinity != admitted.affinity:
         return "its required node affinity is not the admitted one"
+    if pod.claims != admitted.claims:
+        return "its volume claims are not the admitted ones"
+    if pod.relations != admitted.relations:
+        return "its host ports, pod affinity or topology spread are not the admitted ones"
     if any(t not in pod.tolerations for t in admitted.tolerations):
         return "it lacks an admitted toleration"
     return None

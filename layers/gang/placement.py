@@ -11,6 +11,7 @@ import numpy as np
 from contracts.kinds.workload import PlacementPolicy
 from layers.gang.columns import Bools, Ints
 from layers.gang.ledger import Ledger
+from layers.gang.one_by_one import Placing, place_one_by_one
 from layers.gang.policies import filled, untouched
 from layers.gang.search import STEPS, search
 from layers.gang.snapshot import MemberClass
@@ -51,9 +52,13 @@ def pack(
     Nodes are filled as `layers.gang.policies` says. With members of one class the answer is exact: what is in ``rest``
     has no room. With several classes a few greedy orders are tried, and where they fail a search of at most ``steps``
     (`layers.gang.search`) finds places for all or proves that there are none; where it can do neither, the best of the
-    greedy ones says what lacks, and ``exhausted`` that it may be less.
+    greedy ones says what lacks, and ``exhausted`` that it may be less. Members that mind other pods are placed one by
+    one (`layers.gang.one_by_one`).
     """
     asked = {name: (members, count) for name, (members, count) in wanted.items() if count > 0}
+    if any(members.related for members, _ in asked.values()):
+        placing = place_related(ledger, owner, asked, policy)
+        return Packing({(ledger.nodes[i].name, name): n for (i, name), n in placing.shares.items()}, placing.rest)
     if len(asked) <= 1:
         return _greedy(ledger, owner, asked, list(asked), policy)
     best = _best(_greedy(ledger, owner, asked, order, policy) for order in _orders(ledger, owner, asked))
@@ -76,6 +81,34 @@ def pack(
     names = list(asked)
     places = sorted(found.places.items())
     return Packing({(ledger.nodes[i].name, names[k]): n for (i, k), n in places}, {}, steps=found.steps)
+
+
+def place_related(
+    ledger: Ledger, owner: str, wanted: Wanted, policy: PlacementPolicy = PlacementPolicy.BIN_PACK
+) -> Placing:
+    """The same for a gang of which some class minds other pods. ``wanted`` is not empty."""
+    asked = {name: (members, count) for name, (members, count) in wanted.items() if count > 0}
+    orders = _orders(ledger, owner, asked) if len(asked) > 1 else [list(asked)]
+    return place_one_by_one(ledger.neighbours, asked, orders, partial(rooms_beside, ledger, owner, asked, policy))
+
+
+def rooms_beside(
+    ledger: Ledger,
+    owner: str,
+    asked: Wanted,
+    policy: PlacementPolicy,
+    members: MemberClass,
+    placed: Mapping[tuple[int, str], int],
+) -> dict[int, int]:
+    """Node → how many ``members`` have room there beside ``placed`` (by node and pod set), in the order of filling."""
+    free, touched = ledger.free.copy(), dict.fromkeys(i for i, _ in placed)
+    for (i, name), count in placed.items():
+        ledger.asked(asked[name][0]).take(free[:, i], count)
+    room = _room_beside(ledger, owner, members, free, touched)
+    first = _first(ledger, owner, members)
+    if policy is PlacementPolicy.SPREAD:
+        return {i: int(room[i]) for i in np.lexsort((-room, first)).tolist() if room[i] > 0}
+    return dict(filled(first, room, _whole(ledger, policy), int(room.sum()), policy))
 
 
 def could_pack(ledger: Ledger, free: Ints, usable: Mapping[str, Bools], wanted: Wanted, steps: int = STEPS) -> bool:
@@ -140,6 +173,32 @@ def _filling(
     free: Ints,
     touched: Mapping[int, None],
 ) -> Filling:
+    room = _room_beside(ledger, owner, members, free, touched)
+    return filled(_first(ledger, owner, members), room, _whole(ledger, policy), count, policy)
+
+
+def _whole(ledger: Ledger, policy: PlacementPolicy) -> Bools | None:
+    """By node: whether no device of it is taken, where the policy asks."""
+    if policy is not PlacementPolicy.FRAGMENTATION_AWARE:
+        return None
+    found: Bools = ledger.once("untouched", lambda: untouched(ledger.columns, ledger.free))
+    return found
+
+
+def _first(ledger: Ledger, owner: str, members: MemberClass) -> Ints:
+    """By node: lower ones are filled first whatever the policy."""
+    mine = ledger.columns.holders.get(owner)
+    first, reluctance = ledger.unused(members), ledger.reluctance(members)
+    kinds = len(ledger.columns.resources) + 1
+    if reluctance is not None:
+        first = first + kinds * reluctance
+        kinds *= int(reluctance.max(initial=0)) + 1
+    if mine is not None:
+        first = first + kinds * (ledger.columns.held != mine)
+    return first
+
+
+def _room_beside(ledger: Ledger, owner: str, members: MemberClass, free: Ints, touched: Mapping[int, None]) -> Ints:
     room = _room(ledger, owner, members)
     if touched:
         changed = np.fromiter(touched, np.int64, len(touched))
@@ -147,14 +206,7 @@ def _filling(
         room[changed] = np.where(
             ledger.usable(members, owner)[changed], ledger.asked(members).room(free[:, changed]), 0
         )
-    mine = ledger.columns.holders.get(owner)
-    first = ledger.unused(members)
-    if mine is not None:
-        first = first + (len(ledger.columns.resources) + 1) * (ledger.columns.held != mine)
-    whole = None
-    if policy is PlacementPolicy.FRAGMENTATION_AWARE:
-        whole = ledger.once("untouched", lambda: untouched(ledger.columns, ledger.free))
-    return filled(first, room, whole, count, policy)
+    return room
 
 
 def _room(ledger: Ledger, owner: str, members: MemberClass) -> Ints:

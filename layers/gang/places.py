@@ -15,6 +15,8 @@ from layers.gang.candidates import Candidate, Shape
 from layers.gang.columns import Ints
 from layers.gang.ledger import Ledger
 from layers.gang.members import Shares
+from layers.gang.neighbours import Neighbours
+from layers.gang.one_by_one import still_allowed
 from layers.gang.placement import Packing, Wanted, could_pack, pack
 from layers.gang.search import STEPS
 from layers.gang.snapshot import Gang, MemberClass, Snapshot
@@ -27,8 +29,8 @@ class Places:
     """The ledger of one pass, gang by gang."""
 
     def __init__(self, world: Snapshot) -> None:
-        self.ledger = Ledger(world.nodes)
-        self._nodes = world.nodes
+        self.ledger = Ledger(world.nodes, neighbours=Neighbours(world.nodes, world.namespaces, world.volumes))
+        self._world = world
         self.names = {g.group.metadata.uid: g.group.metadata.name for g in world.gangs if g.group is not None}
         self._default = world.policy
         self._possible: dict[Shape, bool] = {}
@@ -36,7 +38,9 @@ class Places:
     @cached_property
     def alone(self) -> Ledger:
         """What there would be if every gang ended."""
-        return Ledger(self._nodes, self._nodes.alone)
+        world, jobs = self._world, (g.workload.spec.job.uid for g in self._world.gangs)
+        neighbours = Neighbours(world.nodes, world.namespaces, world.volumes, jobs)
+        return Ledger(world.nodes, world.nodes.alone, neighbours)
 
     def hold(self, g: Candidate, shares: Shares) -> None:
         """Count ``shares`` as what the gang holds, and nothing else."""
@@ -71,7 +75,7 @@ class Places:
                 asked.take(free, room)
             if here + room:
                 kept[node, pod_set] = here + room
-        return kept
+        return still_allowed(ledger.neighbours, ledger.index, kept, g.members.here, g.classes)
 
     def top_up(self, g: Candidate, kept: Shares) -> Packing:
         """Places for the members that ``kept`` has none for."""
@@ -143,6 +147,8 @@ class Places:
 
     def _fits_alone(self, g: Candidate) -> bool:
         wanted = g.wanted
+        if any(members.related for members, _ in wanted.values()):
+            return pack(self.alone, g.uid, wanted).whole
         if len(wanted) == 1:
             ((members, count),) = wanted.values()
             return self._room_alone(members, g.uid) >= count

@@ -1,7 +1,7 @@
 """In which order a gang fills the nodes that it may use: what remains for others is a matter of policy.
 
-Nodes that were bought for the gang always come first, and after them those with the fewest devices that the member has
-no use for. Among equals of these two:
+Nodes that were bought for the gang always come first, then those that the member likes best (its preferred node
+affinity, taints PreferNoSchedule), then those with the fewest devices that it has no use for. Among equals of these:
 
 * ``bin-pack``: the least room first, so that large gaps stay whole for large members: best fit, as analysed in
   D. S. Johnson et al., Worst-case performance bounds for simple one-dimensional packing algorithms, 1974.

@@ -12,7 +12,8 @@ from layers.gang.columns import Bools, Codes, Ints
 from layers.gang.ledger import Ledger
 from layers.gang.members import Members
 from layers.gang.obstacles import code_of, reason_of
-from layers.gang.placement import Packing, Wanted, could_pack
+from layers.gang.placement import Packing, Wanted, could_pack, pack
+from layers.gang.relations_unmet import relations_unmet
 from layers.gang.snapshot import PODS, Demand, MemberClass
 
 Amounts = dict[str, int]
@@ -27,11 +28,19 @@ def no_placement(
     What lacks comes first: InsufficientNodes by the resource that lacks most, PodSlotsExhausted, HeldForAnotherGang
     when the holds of others are all that lacks, Fragmented when nothing lacks in sum, or SearchBudgetExhausted when
     nobody knows whether there is a placement. Nodes that the gang may not use follow, by reason; when there is no other
-    node, they are all there is to say.
+    node, they are all there is to say. What pods demand of one another is told beside it, and alone when there would be
+    room without.
     """
     codes = {name: ledger.codes(wanted[name][0], owner) for name in packing.rest}
     sums = _Sums(ledger, wanted, packing, _usable(ledger, owner, {name: wanted[name] for name in packing.rest}))
     found = _exclusions(ledger, wanted, codes, sums, names)
+    if any(members.related for members, _ in wanted.values()):
+        found += relations_unmet(ledger, owner, wanted)
+        wanted = {name: (members.alone(), count) for name, (members, count) in wanted.items()}
+        packing = pack(ledger, owner, wanted)
+        if packing.whole:  # it is what pods demand of one another, and nothing else
+            return found
+        sums = _Sums(ledger, wanted, packing, _usable(ledger, owner, {name: wanted[name] for name in packing.rest}))
     if sums.nodes or not ledger.nodes:
         found += _lacks(ledger, owner, wanted, packing, sums, names)
     return found

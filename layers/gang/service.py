@@ -23,7 +23,7 @@ from contracts.kinds.pod_group import PodGroup, PodGroupState
 from contracts.kinds.queues import ClusterQueue
 from contracts.kinds.workload import PlacementPolicy, Workload, only_words_differ
 from contracts.matching import tolerates
-from contracts.mirrors import Node, Pod
+from contracts.mirrors import CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from layers.gang.columns import NodeTable
 from layers.gang.decide import decide
 from layers.gang.feasibility import unusable
@@ -50,10 +50,21 @@ from layers.gang.snapshot import (
 )
 from layers.gang.spans import spans_of_write, spans_to_tell_again
 from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, PutPodGroupStatus, Step
+from layers.gang.volumes import Volumes, volumes_of
 from layers.runtime.errors import AlreadyExists, ApiError, ApiFailure, Conflict, Forbidden, Invalid, NotFound
 from layers.runtime.process import Gate, Reconciler, Runtime
 from layers.runtime.queueing import Queue
-from layers.runtime.resources import NODES, PODS, Resource, resource_of
+from layers.runtime.resources import (
+    CLAIMS,
+    CSI_NODES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    VOLUMES,
+    Namespace,
+    Resource,
+    resource_of,
+)
 from layers.runtime.watching import Cache, Watcher
 from layers.runtime.writing import patch_tested, write_status
 
@@ -106,6 +117,11 @@ class GangGate:
         self.pods: Cache[Pod] = Cache(without_details)
         self.nodes: Cache[Node] = Cache()
         self.queues: Cache[ClusterQueue] = Cache()
+        self.namespaces: Cache[Namespace] = Cache()
+        self.volume_claims: Cache[PersistentVolumeClaim] = Cache()
+        self.volumes: Cache[PersistentVolume] = Cache()
+        self.csi_nodes: Cache[CSINode] = Cache()
+        self._volumes: Volumes | None = None
         self._demands: dict[str, Demand] = {}
         self._table = NodeTable()
         self._nodes_of_claim: dict[str, set[str]] = defaultdict(set)
@@ -129,7 +145,7 @@ class GangGate:
         )
 
     def gate(self) -> Gate:
-        """What the runtime runs: seven watches, the passes, the binds."""
+        """What the runtime runs: eleven watches, the passes, the binds."""
         watch, api = self._runtime.settings.watch, self._api
 
         def watcher(resource: Resource[Any], cache: Cache[Any], on_change: Callable[..., None]) -> Watcher[Any]:
@@ -142,6 +158,10 @@ class GangGate:
                 watcher(CLUSTER_QUEUES, self.queues, self._on_queue),
                 watcher(CAPACITY_REQUESTS, self.requests, self._on_request),
                 watcher(NODE_CLAIMS, self.claims, self._on_claim),
+                watcher(NAMESPACES, self.namespaces, self._on_namespace),
+                watcher(CLAIMS, self.volume_claims, self._on_volume),
+                watcher(VOLUMES, self.volumes, self._on_volume),
+                watcher(CSI_NODES, self.csi_nodes, self._on_volume),
                 watcher(NODES, self.nodes, self._on_node),
                 watcher(PODS, self.pods, self._on_pod),
             ),
@@ -185,12 +205,25 @@ class GangGate:
             self._take_back(key)
         if new is None:
             self._demands.pop(key, None)
-        elif old is None or old.spec != new.spec or assigned_to(old) != assigned_to(new):
+        elif (
+            old is None
+            or old.spec != new.spec
+            or old.status.attempt != new.status.attempt
+            or assigned_to(old) != assigned_to(new)
+        ):
             self._demands[key] = demand_of(new)
 
     def _on_queue(self, key: str, old: ClusterQueue | None, new: ClusterQueue | None) -> None:
         if old is None or new is None or old.spec != new.spec:
             self._passes.add_after(PASS, TOGETHER)
+
+    def _on_namespace(self, key: str, old: Namespace | None, new: Namespace | None) -> None:
+        if (old.metadata.labels if old else None) != (new.metadata.labels if new else None):
+            self._passes.add_after(PASS, TOGETHER)
+
+    def _on_volume(self, key: str, old: object | None, new: object | None) -> None:
+        self._volumes = None
+        self._passes.add_after(PASS, TOGETHER)
 
     def _on_node(self, key: str, old: Node | None, new: Node | None) -> None:
         before = self._table.node(key)
@@ -258,8 +291,18 @@ class GangGate:
         orphans = tuple(g for g in self.groups.values() if g.key not in self.workloads)
         for uid in self._written.keys() - {g.metadata.uid for g in self.groups.values()}:
             del self._written[uid]
-        nodes = self._table.frozen(jobs)
-        return Snapshot(nodes, gangs, orphans, self._times, written=dict(self._written), policy=self._policy)
+        if self._volumes is None:
+            self._volumes = volumes_of(self.volume_claims.values(), self.volumes.values(), self.csi_nodes.values())
+        return Snapshot(
+            self._table.frozen(jobs),
+            gangs,
+            orphans,
+            self._times,
+            written=dict(self._written),
+            policy=self._policy,
+            namespaces={n.key: n.metadata.labels for n in self.namespaces.values()},
+            volumes=self._volumes,
+        )
 
     def _gang(self, workload: Workload, covered: Mapping[str, frozenset[str]], now: datetime) -> Gang:
         key = workload.key

@@ -20,12 +20,31 @@ from contracts.kinds.capacity import CapacityRequest, CapacityState, NodeClaim
 from contracts.kinds.pod_group import PodClass, PodGroup
 from contracts.kinds.workload import Admission, PlacementPolicy, PodSet, PodSetAssignment, Workload
 from contracts.matching import tolerates
-from contracts.mirrors import Node, NodeSelector, Pod, PodSpec, PodStatus, PodTemplate, Taint, Toleration
-from contracts.names import ATTEMPT_LABEL, HELD_FOR_ANNOTATION, NODE_CLAIM_LABEL, POD_SET_LABEL, REMOVING_ANNOTATION
+from contracts.mirrors import (
+    Node,
+    NodeSelector,
+    Pod,
+    PodSpec,
+    PodStatus,
+    PodTemplate,
+    PreferredSchedulingTerm,
+    Taint,
+    Toleration,
+)
+from contracts.names import (
+    ATTEMPT_LABEL,
+    HELD_FOR_ANNOTATION,
+    NODE_CLAIM_LABEL,
+    POD_SET_LABEL,
+    REMOVING_ANNOTATION,
+    WORKLOAD_LABEL,
+)
+from contracts.pod_relations import NO_RELATIONS, Relations, relations_of
 from contracts.quantities import BadQuantity, format_resources, parse_resources
 from contracts.requests import held_requests, pod_requests
 from layers.gang.columns import NodeColumns, columns_of
 from layers.gang.unsupported import unsupported_fields
+from layers.gang.volumes import Volumes, claims_of
 
 PODS = "pods"
 """The resource name under which a node tells how many pods it takes."""
@@ -76,6 +95,12 @@ class PodRow:
     tolerations: tuple[Toleration, ...]
     reason: str
     message: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    relations: Relations = NO_RELATIONS
+    claims: tuple[str, ...] = ()
+    """Volume claims that it uses, as ``namespace/name``."""
+    daemon: bool = False
+    """Whether a DaemonSet runs it, so that the like runs on every node."""
     rank: int | None = None
     """Its completion index, if its job counts them."""
 
@@ -100,12 +125,35 @@ class MemberClass:
     tolerations: tuple[Toleration, ...]
     bears_cordons: bool = False
     """Whether a cordon is tolerated, and counts as open."""
+    preferred: tuple[PreferredSchedulingTerm, ...] = ()
+    """Which nodes it would rather have."""
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Those that every member will have."""
+    relations: Relations = NO_RELATIONS
+    claims: tuple[str, ...] = ()
+    """Volume claims that every member uses, as ``namespace/name``."""
+    related: bool = False
+    """Whether its members mind other pods or are minded by them; then they are placed one by one."""
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MemberClass) and self.key == other.key
+
+    def minding(self) -> MemberClass:
+        """The same, as one whose members are placed one by one: who it is counts, not only what it asks for."""
+        who = f"{self.key} {self.namespace} {sorted(self.labels.items())}"
+        return self if self.related else replace(self, key=who, related=True)
+
+    def alone(self) -> MemberClass:
+        """The same, if there were no other pods to mind."""
+        return (
+            replace(self, key=f"{self.key} alone", relations=NO_RELATIONS, claims=(), related=False)
+            if self.related
+            else self
+        )
 
     def asking(self, amounts: Mapping[str, int]) -> MemberClass:
         """The same, but for what it takes of a node."""
@@ -198,6 +246,9 @@ class Snapshot:
     """When the status of a PodGroup was last written, by uid, as far as it is known."""
     max_words: int = 32
     """So many writes in a pass may change words alone."""
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The labels of each namespace."""
+    volumes: Volumes = field(default=Volumes())
     policy: PlacementPolicy = PlacementPolicy.BIN_PACK
     """Of gangs that name none."""
 
@@ -275,6 +326,10 @@ def pod_row(pod: Pod) -> PodRow:
         tolerations=spec.tolerations,
         reason=pod.status.reason,
         message=pod.status.message,
+        labels=meta.labels,
+        relations=relations_of(spec, meta.namespace or "", meta.labels),
+        claims=claims_of(spec, meta.namespace or "", meta.name) if spec.volumes else (),
+        daemon=meta.controller is not None and meta.controller.kind == "DaemonSet",
         rank=_rank(pod),
     )
 
@@ -324,6 +379,11 @@ def required_affinity(spec: PodSpec) -> NodeSelector | None:
     return spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
 
 
+def preferred_affinity(spec: PodSpec) -> tuple[PreferredSchedulingTerm, ...]:
+    """The nodes that the pod would rather have, by weight."""
+    return spec.affinity.node_affinity.preferred if spec.affinity and spec.affinity.node_affinity else ()
+
+
 def assigned_to(workload: Workload) -> Admission | None:
     """The quota that its pods are for. Whoever waits for others to end is looked at as it will be charged then."""
     plan = workload.status.preemption
@@ -339,7 +399,23 @@ def demand_of(workload: Workload) -> Demand:
     for pod_set in workload.spec.pod_sets:
         try:
             template = msgspec.convert(pod_set.template, PodTemplate)
-            pod_sets.append(_pod_set_demand(pod_set, template.spec, assigned.get(pod_set.name)))
+            labels = {
+                **template.metadata.labels,
+                WORKLOAD_LABEL: workload.metadata.name,
+                POD_SET_LABEL: pod_set.name,
+                ATTEMPT_LABEL: str(workload.status.attempt),
+            }
+            relations = relations_of(template.spec, workload.metadata.namespace or "", labels)
+            demanded = _pod_set_demand(pod_set, template.spec, assigned.get(pod_set.name))
+            claims = claims_of(template.spec, workload.metadata.namespace or "", "")
+            members = replace(
+                demanded.members,
+                namespace=workload.metadata.namespace or "",
+                labels=labels,
+                relations=relations,
+                claims=claims,
+            )
+            pod_sets.append(replace(demanded, members=members.minding() if relations or claims else members))
             unsupported += [(pod_set.name, path) for path in unsupported_fields(template.spec)]
         except Exception as error:  # whatever a person wrote there, it is one gang's trouble alone
             unsupported.append((pod_set.name, _words_of(error)))
@@ -368,13 +444,16 @@ def _pod_set_demand(pod_set: PodSet, spec: PodSpec, assigned: PodSetAssignment |
     )
     requests = {r: n for r, n in pod_requests(spec).items() if r != PODS}
     tolerations = tuple(msgspec.convert(raw_tolerations, list[Toleration]))
+    likes = preferred_affinity(spec)
     members = MemberClass(
-        key=json.dumps([sorted(requests.items()), sorted(selector.items()), raw_affinity, raw_tolerations]),
+        key=json.dumps([sorted(requests.items()), sorted(selector.items()), raw_affinity, raw_tolerations])
+        + (repr(likes) if likes else ""),
         amounts={**requests, PODS: 1},
         node_selector=selector,
         affinity=required_affinity(spec),
         tolerations=tolerations,
         bears_cordons=any(tolerates(t, CORDON) for t in tolerations),
+        preferred=likes,
     )
     wire = PodClass(
         pod_set=pod_set.name,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contracts.mirrors import PodSpec
+from contracts.pod_relations import REQUIRED
 
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-
-_BOUND_TO_PLACES = ("persistentVolumeClaim", "ephemeral", "awsElasticBlockStore", "azureDisk", "gcePersistentDisk")
+_BOUND_TO_PLACES = ("ephemeral", "awsElasticBlockStore", "azureDisk", "gcePersistentDisk")
 """Volumes that exist on some nodes only, or are made where the pod is placed; a generic ephemeral one is a claim."""
+
+PER_MEMBER = "batch.kubernetes.io/job-completion-index"
+"""A label that tells the members of one pod set apart: who minds others by it cannot be counted as one of many."""
 
 
 def unsupported_fields(spec: PodSpec) -> tuple[str, ...]:
@@ -23,20 +25,17 @@ def unsupported_fields(spec: PodSpec) -> tuple[str, ...]:
     if spec.scheduling_gates:
         found.append("spec.schedulingGates")
     affinity = spec.affinity
-    if affinity:
-        for name, terms in (("podAffinity", affinity.pod_affinity), ("podAntiAffinity", affinity.pod_anti_affinity)):
-            if terms and terms.get(_REQUIRED):
-                found.append(f"spec.affinity.{name}.{_REQUIRED}")
-    for i, constraint in enumerate(spec.topology_spread_constraints):
-        if constraint.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule":
-            found.append(f"spec.topologySpreadConstraints[{i}]")
+    toward = affinity.pod_affinity if affinity else None
+    against = affinity.pod_anti_affinity if affinity else None
+    for path, raw in (
+        ("affinity.podAffinity", (toward or {}).get(REQUIRED)),
+        ("affinity.podAntiAffinity", (against or {}).get(REQUIRED)),
+        ("topologySpreadConstraints", spec.topology_spread_constraints),
+    ):
+        if raw and PER_MEMBER in repr(raw):
+            found.append(f"spec.{path} by {PER_MEMBER}")
     if spec.resource_claims:
         found.append("spec.resourceClaims")
     for i, volume in enumerate(spec.volumes):
         found += [f"spec.volumes[{i}].{source}" for source in _BOUND_TO_PLACES if source in volume]
-    for field, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
-        for i, container in enumerate(containers):
-            for k, port in enumerate(container.ports):
-                if port.host_port or spec.host_network:
-                    found.append(f"spec.{field}[{i}].ports[{k}].hostPort")
     return tuple(found)

@@ -24,6 +24,7 @@ from contracts.names import (
     NODE_POOL_LABEL,
     ZONE_LABEL,
 )
+from contracts.pod_relations import HostPort, host_port_of, taken_by
 from contracts.quantities import ResourceAmounts, add, parse_resources
 from layers.provisioning.snapshot import PODS, Daemon, InstanceType, Offering
 
@@ -65,6 +66,8 @@ class Candidate:
     taints: tuple[Taint, ...]
     capacity: ResourceAmounts
     allocatable: ResourceAmounts
+    ports: tuple[HostPort, ...] = ()
+    """Those that DaemonSets will take."""
 
     @property
     def key(self) -> OfferingKey:
@@ -97,6 +100,15 @@ class PodDemand:
     node_selector: Mapping[str, str]
     required: NodeSelector | None
     tolerations: tuple[Toleration, ...]
+    ports: tuple[HostPort, ...] = ()
+    apart: frozenset[str] = frozenset()
+    """Members, of whatever class, that share one of these may not share a node."""
+    unplanned: tuple[str, ...] = ()
+    """Demands that no node can be planned for."""
+
+    def may_share(self, other: PodDemand) -> bool:
+        """Whether one node may take a member of each."""
+        return not self.apart & other.apart and taken_by(other.ports, self.ports) is None
 
     @property
     def keys(self) -> frozenset[str]:
@@ -122,6 +134,9 @@ def demand_of(pod_class: PodClass) -> PodDemand:
         pod_class.node_selector,
         msgspec.convert(affinity, NodeSelector) if affinity else None,
         tuple(msgspec.convert(t, Toleration) for t in pod_class.tolerations),
+        tuple(host_port_of(p) for p in pod_class.host_ports),
+        frozenset(pod_class.apart),
+        pod_class.unplanned,
     )
 
 
@@ -177,33 +192,29 @@ def candidates_of(
         for offering in kind.offerings:
             labels = node_labels(pool, kind, offering)
             if all(_admits(labels, r.key, r.operator, r.values) for r in spec.requirements):
+                coming = [d for d in daemons if _comes(d, labels, taints)]
                 found.append(
                     Candidate(
                         pool.metadata.name, pool.spec.weight, kind.name, offering.zone, offering.capacity_type,
                         round(offering.price * MICRO), labels, taints, kind.capacity,
-                        _without_daemons(kind, labels, taints, daemons, (seen or {}).get(kind.name, {})),
+                        _without_daemons(kind, coming, (seen or {}).get(kind.name, {})),
+                        tuple(port for daemon in coming for port in daemon.ports),
                     )
                 )  # fmt: skip
     return tuple(sorted(found, key=lambda c: c.key))
 
 
-def _without_daemons(
-    kind: InstanceType,
-    labels: Mapping[str, str],
-    taints: Sequence[Taint],
-    daemons: Sequence[Daemon],
-    seen: ResourceAmounts,
-) -> ResourceAmounts:
-    coming = add(
-        *(
-            d.amounts
-            for d in daemons
-            if untolerated_taint(d.tolerations, taints) is None
-            and unmatched_label(labels, d.node_selector) is None
-            and matches_node_affinity(labels, "", d.required)
-        )
+def _comes(daemon: Daemon, labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
+    return (
+        untolerated_taint(daemon.tolerations, taints) is None
+        and unmatched_label(labels, daemon.node_selector) is None
+        and matches_node_affinity(labels, "", daemon.required)
     )
-    return {r: max(0, n - max(coming.get(r, 0), seen.get(r, 0))) for r, n in kind.allocatable.items()}
+
+
+def _without_daemons(kind: InstanceType, coming: Sequence[Daemon], seen: ResourceAmounts) -> ResourceAmounts:
+    taken = add(*(daemon.amounts for daemon in coming))
+    return {r: max(0, n - max(taken.get(r, 0), seen.get(r, 0))) for r, n in kind.allocatable.items()}
 
 
 def node_labels(pool: NodePool, kind: InstanceType, offering: Offering) -> dict[str, str]:
@@ -265,8 +276,11 @@ def matches_labels(demand: PodDemand, candidate: Candidate) -> bool:
 
 
 def members_on(demand: PodDemand, candidate: Candidate) -> int:
-    """How many members of the class fit on an empty node of this kind, by resources alone."""
-    return min(candidate.allocatable.get(r, 0) // n for r, n in demand.requests.items())
+    """How many members of the class fit on an empty node of this kind, by resources and by what they mind."""
+    room = min(candidate.allocatable.get(r, 0) // n for r, n in demand.requests.items())
+    if taken_by(candidate.ports, demand.ports) is not None:
+        return 0
+    return room if demand.may_share(demand) else min(1, room)
 
 
 def conflicts_alone(demand: PodDemand, candidates: Sequence[Candidate]) -> tuple[str, ...]:

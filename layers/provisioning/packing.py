@@ -353,12 +353,16 @@ def _fill(offers: Offers, counts: tuple[int, ...], nodes: Sequence[int]) -> tupl
         if not any(rest):
             break
         free = dict(offers.candidates[j].allocatable)
+        there: list[PodDemand] = []
         for i in order:
-            if not rest[i] or not offers.sizes[i][j]:
+            demand = offers.demands[i]
+            if not rest[i] or not offers.sizes[i][j] or not all(demand.may_share(other) for other in there):
                 continue
-            requests = offers.demands[i].requests
-            fit = min(rest[i], *(free.get(r, 0) // n for r, n in requests.items()))
+            requests = demand.requests
+            fit = min(rest[i], offers.sizes[i][j], *(free.get(r, 0) // n for r, n in requests.items()))
             for r, n in requests.items():
                 free[r] = free.get(r, 0) - n * fit
+            if fit:
+                there.append(demand)
             rest[i] -= fit
     return tuple(rest)

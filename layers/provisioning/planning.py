@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from contracts.kinds.capacity import Feasibility
@@ -21,6 +21,7 @@ from layers.provisioning.catalog import (
     demand_of,
     malformed,
     matches_labels,
+    members_on,
     tolerates_taints,
     unavailable_keys,
     unknown_values,
@@ -113,6 +114,13 @@ class Market:
     def _plan(
         self, offers: Offers, counts: tuple[int, ...], left: Left, excluded: Collection[OfferingKey]
     ) -> tuple[Candidate, ...] | Refusal:
+        unplanned = tuple(
+            Blocker(reason=Reason.UNPLANNABLE_DEMAND, pod_set=d.pod_set, **_listed(d.unplanned))
+            for d, n in zip(offers.demands, counts, strict=True)
+            if n and d.unplanned
+        )
+        if unplanned:
+            return Refusal(Feasibility.INFEASIBLE, unplanned)
         buyable = self.by_key.keys() - self.retry_at.keys() - set(excluded)
         found = pack(_only(offers, buyable), counts, left)
         if found is not None:
@@ -168,6 +176,8 @@ class Market:
                         detail=f"no single offering has all of {', '.join(keys)}",
                     )
                 )
+            elif any(members_on(replace(demand, ports=()), c) for c in matching):
+                strangers.append(f"{name} (host port {', '.join(map(str, demand.ports))})")
             else:
                 blockers.append(_too_big(demand, name, matching))
         if strangers or not self.pools:

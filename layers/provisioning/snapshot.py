@@ -14,6 +14,7 @@ from contracts.kinds.pools import NodePool
 from contracts.kinds.workload import Workload
 from contracts.mirrors import DaemonSet, Node, NodeSelector, Pod, Toleration
 from contracts.names import HELD_FOR_ANNOTATION, REMOVING_ANNOTATION
+from contracts.pod_relations import HostPort, host_ports
 from contracts.quantities import BadQuantity, ResourceAmounts, add
 from contracts.requests import held_requests, pod_requests
 
@@ -57,6 +58,7 @@ class Daemon:
     node_selector: Mapping[str, str]
     required: NodeSelector | None
     tolerations: tuple[Toleration, ...]
+    ports: tuple[HostPort, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,9 @@ def daemon_of(daemon_set: DaemonSet) -> Daemon | None:
         amounts = {**pod_requests(spec), PODS: 1}
     except BadQuantity:
         return None
-    return Daemon(amounts, spec.node_selector, affinity.required if affinity else None, spec.tolerations)
+    return Daemon(
+        amounts, spec.node_selector, affinity.required if affinity else None, spec.tolerations, host_ports(spec)
+    )
 
 
 def own_pods(pods: Iterable[Pod]) -> ResourceAmounts:

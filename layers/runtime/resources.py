@@ -17,7 +17,7 @@ import msgspec
 from pydantic import ValidationError
 
 from contracts.base import GROUP, VERSION, Kind
-from contracts.mirrors import Job, Keyed, Node, Pod
+from contracts.mirrors import CSINode, Job, Keyed, Node, PersistentVolume, PersistentVolumeClaim, Pod
 
 
 class HasName(Protocol):
@@ -293,3 +293,10 @@ PODS: Resource[Pod] = Resource("/api/v1", "pods", True, "Pod", Pod)
 NODES: Resource[Node] = Resource("/api/v1", "nodes", False, "Node", Node)
 JOBS: Resource[Job] = Resource("/apis/batch/v1", "jobs", True, "Job", Job)
 NAMESPACES: Resource[Namespace] = Resource("/api/v1", "namespaces", False, "Namespace", Namespace)
+CLAIMS: Resource[PersistentVolumeClaim] = Resource(
+    "/api/v1", "persistentvolumeclaims", True, "PersistentVolumeClaim", PersistentVolumeClaim
+)
+VOLUMES: Resource[PersistentVolume] = Resource(
+    "/api/v1", "persistentvolumes", False, "PersistentVolume", PersistentVolume
+)
+CSI_NODES: Resource[CSINode] = Resource("/apis/storage.k8s.io/v1", "csinodes", False, "CSINode", CSINode)

@@ -30,6 +30,7 @@ from layers.gang.snapshot import (
     pod_row,
 )
 from layers.gang.steps import BindMembers, CreatePodGroup, PutPodGroupSpec, Step
+from layers.gang.volumes import Volumes
 from tests.builders import NOW, a_pod, a_workload
 
 
@@ -53,6 +54,8 @@ class Cluster:
         self.written: dict[str, datetime] | None = None
         """Kept once it is a dict: when each PodGroup was written."""
         self.covered: frozenset[str] = frozenset()
+        self.namespaces: dict[str, dict[str, str]] = {}
+        self.volumes = Volumes()
         self.refuse_binds_to: dict[str, str] = {}
         self.now = now
         self.times = times or Times()
@@ -124,7 +127,9 @@ class Cluster:
 
     def member(self, name: str, pod: str, pod_set: str, spec: Mapping[str, Any], **changes: Any) -> str:
         w = self.workloads[name]
+        template = next((p.template for p in w.spec.pod_sets if p.name == pod_set), {})
         labels = {
+            **((template.get("metadata") or {}).get("labels") or {}),
             "trigate.dev/workload": name,
             "trigate.dev/pod-set": pod_set,
             "trigate.dev/attempt": str(w.status.attempt),
@@ -222,6 +227,8 @@ class Cluster:
             self.max_overtakes,
             self.written or {},
             policy=self.policy,
+            namespaces=self.namespaces,
+            volumes=self.volumes,
         )
 
     def one_pass(self) -> tuple[Step, ...]:

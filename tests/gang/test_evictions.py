@@ -12,7 +12,7 @@ from contracts.kinds.pod_group import PodGroupState, PreemptionAnswer
 from contracts.kinds.workload import PreemptionPlan, WorkloadState
 from contracts.names import GPU
 from layers.gang.columns import columns_of
-from layers.gang.evictions import freed_by, smallest
+from layers.gang.evictions import Ending, freed_by, smallest
 from layers.gang.ledger import Ledger
 from layers.gang.placement import pack
 from layers.gang.snapshot import demand_of, node_row, pod_row
@@ -68,6 +68,28 @@ def test_of_two_candidates_the_one_whose_end_gives_places_is_named() -> None:
     cluster.settle()
 
     assert answer(cluster) == PreemptionAnswer(plan=1, placeable=True, victims=("uid-whole",))
+
+
+def test_who_has_the_port_that_a_gang_needs_is_named_though_there_is_room_beside_it() -> None:
+    with_port = a_pod_spec(a_container({GPU: "1"}, host_port=80))
+    cluster = Cluster(a_node("a", gpus=8), a_node("b", gpus=8))
+    running(cluster, "plain", "b", 8)
+    cluster.add(a_workload("port", count=1, spec=with_port, priority=-1, state=WorkloadState.ADMITTED, age=60))
+    for pod in cluster.members("port"):
+        cluster.change(pod, node="a", phase="Running")
+    cluster.settle()
+    cluster.add(a_workload("high", count=1, spec=with_port, state=WorkloadState.PENDING))
+    planned(cluster, "high", "plain", "port")
+    cluster.settle()
+
+    assert answer(cluster) == PreemptionAnswer(plan=1, placeable=True, victims=("uid-plain",))
+
+    cluster.nodes["b"] = a_node("b", gpus=8, ready=False)
+    cluster.add(a_workload("next", count=1, spec=with_port, state=WorkloadState.PENDING))
+    planned(cluster, "next", "plain", "port")
+    cluster.settle()
+
+    assert answer(cluster, "next") == PreemptionAnswer(plan=1, placeable=True, victims=("uid-port",))
 
 
 def test_q_c12_nobody_is_named_when_no_node_can_be_emptied() -> None:
@@ -231,7 +253,7 @@ def test_none_of_those_named_can_be_left_out_and_without_more_there_is_room(
     before = ledger.free.copy()
     demand = demand_of(a_workload(count=members, spec=gpus(each))).pod_sets[0]
     wanted = {"main": (demand.members, members)}
-    offered = [(uid, freed_by(ledger, uid, found)) for uid, found in pods.items()]
+    offered = [Ending(uid, freed_by(ledger, uid, found)) for uid, found in pods.items()]
 
     def fits(ending: set[str]) -> bool:
         rest = columns_of(rows, (p for uid, found in pods.items() if uid not in ending for p in found))

@@ -277,32 +277,53 @@ def test_the_fullest_nodes_are_filled_first() -> None:
 
 
 def test_a_workload_with_what_is_not_supported_is_refused_by_name_and_buys_nothing() -> None:
-    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "x"}]}}
-    claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "tmp", "emptyDir": {}}]
+    claims = [{"name": "data", "ephemeral": {"volumeClaimTemplate": {}}}, {"name": "tmp", "emptyDir": {}}]
     cluster = Cluster(a_node("a"))
     cluster.add(
         a_workload(
             count=1,
             spec=a_pod_spec(
-                a_container({GPU: "1"}, host_port=80),
-                affinity=anti,
-                volumes=claims,
-                topologySpreadConstraints=[{"whenUnsatisfiable": "DoNotSchedule"}],
-                resourceClaims=[{"name": "gpu"}],
+                a_container({GPU: "1"}), volumes=claims, resourceClaims=[{"name": "gpu"}], runtimeClassName="kata"
             ),
         )
     )
     cluster.settle()
 
     assert [b.detail for b in blockers(cluster)] == [
-        "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution",
-        "spec.containers[0].ports[0].hostPort",
         "spec.resourceClaims",
-        "spec.topologySpreadConstraints[0]",
-        "spec.volumes[0].persistentVolumeClaim",
+        "spec.runtimeClassName",
+        "spec.volumes[0].ephemeral",
     ]
     assert (cluster.state(), cluster.hold(), cluster.group().status.shortfall) == (PodGroupState.UNPLACED, {}, ())
     assert (cluster.group().fits, cluster.group().possible) == (False, False)
+
+
+def preferring(*terms: tuple[int, str]) -> dict[str, object]:
+    """A node affinity that prefers nodes by the value of the label ``rack``."""
+    wishes = [
+        {"weight": w, "preference": {"matchExpressions": [{"key": "rack", "operator": "In", "values": [rack]}]}}
+        for w, rack in terms
+    ]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wishes}}
+
+
+def test_preferred_nodes_are_filled_first_by_weight_and_others_after_them() -> None:
+    racks = {"a": "r0", "b": "r1", "c": "r2"}
+    cluster = Cluster(*(a_node(n, gpus=2, labels={"rack": rack}) for n, rack in racks.items()))
+    spec = a_pod_spec(a_container({GPU: "1"}), affinity=preferring((1, "r1"), (50, "r2")))
+    cluster.add(a_workload(count=5, spec=spec))
+    cluster.settle()
+
+    assert cluster.hold() == {"a": 1, "b": 2, "c": 2}
+
+
+def test_a_node_with_a_taint_that_is_a_wish_is_filled_last() -> None:
+    wish = ({"key": "old", "effect": "PreferNoSchedule"},)
+    cluster = Cluster(a_node("a", gpus=1, taints=wish), a_node("b", gpus=8))
+    cluster.add(a_workload(count=1))
+    cluster.settle()
+
+    assert cluster.hold() == {"b": 1}
 
 
 def test_preferences_do_not_stop_a_gang() -> None:

@@ -11,15 +11,17 @@ import pytest
 
 from contracts.base import Kind
 from contracts.kinds.workload import Workload
-from contracts.mirrors import Pod
+from contracts.mirrors import ObjectMeta, PersistentVolumeClaim, Pod
 from contracts.names import GPU
 from layers.gang.service import GangGate
 from layers.gang.snapshot import BindFailure, pod_row
 from layers.gang.steps import BindMembers, PutPodGroupStatus
+from layers.gang.volumes import Claim
 from layers.runtime.api import Api
 from layers.runtime.errors import ServerError
 from layers.runtime.metering import Meters
 from layers.runtime.process import Runtime
+from layers.runtime.resources import Namespace
 from layers.runtime.serving import Health
 from layers.runtime.settings import Settings
 from layers.runtime.tracing import SpanSink
@@ -65,6 +67,28 @@ def a_write(gate: GangGate) -> PutPodGroupStatus:
     old = at(7, a_pod_group("train"))
     gate.groups.put_seen(old)
     return PutPodGroupStatus(old.but(status=old.status.but(bound=1)), old)
+
+
+async def test_labels_of_namespaces_and_volumes_are_part_of_what_is_decided_on(gate: GangGate) -> None:
+    gate.volume_claims.listen(gate._on_volume)
+    gate.namespaces.put_seen(Namespace(metadata=ObjectMeta(name="team", resource_version="1", labels={"tier": "gold"})))
+    before = gate.snapshot(NOW).volumes
+    gate.volume_claims.put_seen(
+        PersistentVolumeClaim(metadata=ObjectMeta(name="data", namespace="team", resource_version="1"))
+    )
+    seen = gate.snapshot(NOW)
+
+    assert (seen.namespaces, before.claims) == ({"team": {"tier": "gold"}}, {})
+    assert seen.volumes.claims == {"team/data": Claim(trouble="it is not bound to a volume")}
+
+
+async def test_an_anti_affinity_is_known_of_a_pod_of_which_little_else_is_kept(gate: GangGate) -> None:
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "train"}}}
+    against = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    gate.nodes.put_seen(at(1, a_node("a")))
+    gate.pods.put_seen(at(1, a_pod("grump", node="a", phase="Running", affinity=against)))
+
+    assert [pod.name for pod in gate.snapshot(NOW).nodes.minders] == ["grump"]
 
 
 @pytest.mark.parametrize(("status", "reason"), [(422, "Invalid"), (403, "Forbidden"), (413, "RequestEntityTooLarge")])

@@ -20,6 +20,7 @@ from layers.provisioning.snapshot import Reads
 from layers.provisioning.steps import CreateClaim, KeepNode, PutClaimStatus, PutRequestStatus
 from tests.builders import (
     NOW,
+    a_container,
     a_daemon_set,
     a_node,
     a_node_class,
@@ -208,6 +209,31 @@ def test_only_daemons_that_may_run_on_the_pools_nodes_take_of_them(spec: dict[st
     cloud.settle()
 
     assert cloud.state() is (CapacityState.REFUSED if takes else CapacityState.PLANNED)
+
+
+def test_p_b38_a_host_port_that_a_daemon_takes_on_every_node_is_never_bought_for() -> None:
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", an_instance_type("t")))
+    cloud.daemon_sets.append(a_daemon_set(containers=[a_container({}, host_port=8080)]))
+    port = {"hostPort": 8080, "protocol": "TCP", "hostIP": "0.0.0.0"}
+    cloud.gang("train", a_pod_class(1, host_ports=(port,)))
+    cloud.gang("other", a_pod_class(1, host_ports=({**port, "hostPort": 8081},)))
+    cloud.settle()
+
+    assert (cloud.state(), cloud.plan("other")) == (CapacityState.REFUSED, [("pool", "t", "z1")])
+    assert [(b.reason, b.objects) for b in cloud.verdict().blockers] == [
+        (Reason.NO_MATCHING_POOL, ("pool (host port 8080/TCP)",))
+    ]
+
+
+def test_what_no_node_can_be_planned_for_is_refused_by_name_and_not_bought() -> None:
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", an_instance_type("t")))
+    cloud.gang("train", a_pod_class(2, unplanned=("topology spread over zone",)), state=WorkloadState.CHARGED)
+    cloud.settle()
+
+    assert (cloud.state(), cloud.nodes) == (CapacityState.REFUSED, {})
+    assert [(b.reason, b.pod_set, b.objects) for b in cloud.verdict().blockers] == [
+        (Reason.UNPLANNABLE_DEMAND, "main", ("topology spread over zone",))
+    ]
 
 
 def test_what_a_nodes_own_pods_were_seen_to_take_is_not_planned_with() -> None:

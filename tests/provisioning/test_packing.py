@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.names import GPU
+from contracts.pod_relations import HostPort
 from layers.provisioning.catalog import Candidate, PodDemand
 from layers.provisioning.packing import consumption, offers_of, pack, untaken, within
 
@@ -20,9 +21,12 @@ def a_candidate(
     return Candidate(pool, weight, name, "z", "on-demand", price, {}, (), amounts, amounts)
 
 
-def a_demand(count: int, *, gpus: int = 1, cpu: int = 0, pod_set: str = "main") -> PodDemand:
+def a_demand(
+    count: int, *, gpus: int = 1, cpu: int = 0, pod_set: str = "main", port: int = 0, apart: tuple[str, ...] = ()
+) -> PodDemand:
     requests = {r: n for r, n in {GPU: gpus, "cpu": cpu * 1000, "pods": 1}.items() if n}
-    return PodDemand(pod_set, count, requests, {}, None, ())
+    ports = (HostPort(port),) if port else ()
+    return PodDemand(pod_set, count, requests, {}, None, (), ports, frozenset(apart))
 
 
 def packed(demands: list[PodDemand], candidates: list[Candidate], left: dict[str, dict[str, int]]) -> list[str] | None:
@@ -33,6 +37,23 @@ def packed(demands: list[PodDemand], candidates: list[Candidate], left: dict[str
 
 def test_one_large_node_is_taken_when_it_is_cheaper_than_many_small_ones() -> None:
     assert packed([a_demand(8)], [a_candidate("a"), a_candidate("b", gpus=8, price=70)], {}) == ["b"]
+
+
+def test_members_with_one_host_port_get_a_node_each() -> None:
+    assert packed([a_demand(3, port=80)], [a_candidate("a", gpus=8)], {}) == ["a", "a", "a"]
+
+
+def test_members_of_two_classes_with_one_host_port_share_no_node() -> None:
+    types = [a_candidate("a", gpus=8)]
+
+    assert packed([a_demand(1, port=80), a_demand(1, gpus=2, port=80, pod_set="b")], types, {}) == ["a", "a"]
+    assert packed([a_demand(1, port=80), a_demand(1, gpus=2, port=81, pod_set="b")], types, {}) == ["a"]
+
+
+def test_members_that_are_to_be_apart_share_no_node_and_others_fill_the_rest() -> None:
+    types = [a_candidate("a", gpus=8)]
+
+    assert packed([a_demand(2, apart=("main",)), a_demand(14, pod_set="b")], types, {}) == ["a", "a"]
 
 
 def test_sizes_are_mixed_when_that_is_cheapest() -> None:

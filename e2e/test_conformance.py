@@ -15,6 +15,7 @@ from layers.runtime.resources import NAMESPACES
 from layers.runtime.transport import HttpTransport
 from tests.simulation.conformance import CHECKS, THINGS, Bench, Check, Thing
 from tests.simulation.enforcing import ENFORCING
+from tests.simulation.pods_and_jobs import PODS_AND_JOBS
 
 _numbers = itertools.count(1)
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -45,7 +46,7 @@ async def thing(plane: Plane) -> str:
     return name
 
 
-@pytest.mark.parametrize("check", [*CHECKS, *ENFORCING], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*CHECKS, *PODS_AND_JOBS, *ENFORCING], ids=lambda check: check.__name__)
 async def test_the_real_server(check: Check, plane: Plane, thing: str) -> None:
     transport = await HttpTransport.connect(plane.kubeconfig, "trigate-conformance")
     api = Api(transport)

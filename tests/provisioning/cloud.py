@@ -17,7 +17,7 @@ from contracts.kinds.pod_group import PodClass, PodGroup, PodGroupState
 from contracts.kinds.pools import KwokNodeClass, NodePool
 from contracts.kinds.workload import ChargeCause, Workload, WorkloadState
 from contracts.mirrors import DaemonSet, Node, Pod
-from contracts.names import CAPACITY_REQUEST_FINALIZER, NODE_CLAIM_LABEL
+from contracts.names import CAPACITY_REQUEST_FINALIZER, GPU, NODE_CLAIM_LABEL
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker
 from layers.provisioning import lifecycle
@@ -46,7 +46,9 @@ from layers.provisioning.steps import (
     Step,
     node_operations,
 )
-from tests.builders import NOW, a_node_class, a_node_pool, a_pod_group, a_workload
+from tests.builders import NOW, a_node_class, a_node_pool, a_pod_group, a_workload, an_instance_type, an_offering
+
+GPU8 = {GPU: "8"}
 
 
 class Cloud:
@@ -380,3 +382,11 @@ def seen(world: Snapshot, **changes: Any) -> Snapshot:
 def at(seconds: float) -> datetime:
     """So many seconds after the start of every test."""
     return NOW + timedelta(seconds=seconds)
+
+
+def eight_gpu_machines(**fields: object) -> Cloud:
+    """A pool of machines with eight GPUs at 10 per hour."""
+    return Cloud(
+        a_node_pool(consolidate_after="10s"),
+        a_node_class("kwok", an_instance_type("gpu-8", an_offering(price=10), gpus=8, **fields)),  # type: ignore[arg-type]  # camelCase fields
+    )

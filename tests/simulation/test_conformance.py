@@ -12,9 +12,10 @@ from layers.simulation.kinds import custom
 from layers.simulation.server import MemoryServer
 from tests.simulation.conformance import CHECKS, Bench, Check, Thing
 from tests.simulation.enforcing import ENFORCING
+from tests.simulation.pods_and_jobs import PODS_AND_JOBS
 
 
-@pytest.mark.parametrize("check", [*CHECKS, *ENFORCING], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*CHECKS, *PODS_AND_JOBS, *ENFORCING], ids=lambda check: check.__name__)
 def test_the_server_in_memory(check: Check) -> None:
     clock = VirtualClock()
     run(_ask(check, clock), clock)

@@ -54,7 +54,7 @@ class World:
         async def ready() -> bool:
             return is_true(await self.cluster.get("Node", full), "Ready")
 
-        await eventually(f"node {full} is ready", ready)
+        await eventually(f"node {full} is ready", ready, 90)  # a hundred at once take KWOK a while
         return full
 
     async def queue(
@@ -375,6 +375,12 @@ async def world(cluster: Cluster, story: str) -> AsyncIterator[World]:
             witness.result()
         await check(cluster)
         await w.clear()
+    except BaseException:
+        # What a story that failed leaves behind would be in the way of all others.
+        with suppress(Exception):
+            async with asyncio.timeout(60):
+                await w.clear()
+        raise
     finally:
         witness.cancel()
         with suppress(asyncio.CancelledError, Exception):

@@ -79,7 +79,8 @@ class Snapshot:
     """Objects by their cache key; ``busy`` holds the names of nodes with a pod that still runs or will run.
 
     ``refused``: names of claims that the API server has refused to make lately, and its words. ``own_pods``: node →
-    what its own pods take of it, as far as they are there: those of DaemonSets and the static ones.
+    what its own pods take of it, as far as they are there: those of DaemonSets and the static ones. ``own_ports``: the
+    ports that these take.
     """
 
     workloads: Mapping[str, Workload] = field(default_factory=dict)
@@ -93,6 +94,7 @@ class Snapshot:
     refused: Mapping[str, str] = field(default_factory=dict)
     daemons: tuple[Daemon, ...] = ()
     own_pods: Mapping[str, ResourceAmounts] = field(default_factory=dict)
+    own_ports: Mapping[str, frozenset[HostPort]] = field(default_factory=dict)
     reads: Reads = Reads()
 
     def workload_of(self, group: PodGroup) -> Workload | None:
@@ -159,6 +161,12 @@ def own_pods(pods: Iterable[Pod]) -> ResourceAmounts:
             except BadQuantity:
                 continue
     return taken
+
+
+def own_ports(pods: Iterable[Pod]) -> frozenset[HostPort]:
+    """The ports that a node's own pods among ``pods`` take of it."""
+    own = (p for p in pods if goes_with_its_node(p) and p.status.phase not in ("Succeeded", "Failed"))
+    return frozenset(port for pod in own for port in host_ports(pod.spec))
 
 
 def busy_nodes(pods: Iterable[Pod]) -> frozenset[str]:

@@ -20,8 +20,6 @@ from contracts.requests import held_requests, pod_requests
 
 PODS = "pods"
 """The resource under which a node tells how many pods it takes."""
-LONGEST = timedelta(days=3650)
-"""A wait that somebody wrote longer than this is this long: dates have an end."""
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 """On a pod: the kubelet runs it from a file, and the API server only shows it."""
@@ -105,12 +103,12 @@ class Snapshot:
 
 
 def duration_of(text: str) -> timedelta:
-    """The duration as a length of time, at most `LONGEST`.
+    """The duration as a length of time, at most `contracts.durations.LONGEST`: dates have an end.
 
-    >>> duration_of("90s"), duration_of("9999999999999999h") == LONGEST
-    (datetime.timedelta(seconds=90), True)
+    >>> duration_of("90s"), duration_of("9999999999999999h")
+    (datetime.timedelta(seconds=90), datetime.timedelta(days=3650))
     """
-    return timedelta(seconds=min(seconds(text), LONGEST.total_seconds()))
+    return timedelta(seconds=seconds(text))
 
 
 def class_key(pool: NodePool) -> ClassKey:

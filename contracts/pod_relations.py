@@ -26,12 +26,6 @@ class HostPort:
     protocol: str = "TCP"
     address: str = EVERY_ADDRESS
 
-    def conflicts(self, other: HostPort) -> bool:
-        """Whether one node cannot give both. The wildcard stands for every address; ``::`` is not one of its names."""
-        if (self.port, self.protocol) != (other.port, other.protocol):
-            return False
-        return self.address == other.address or EVERY_ADDRESS in (self.address, other.address)
-
     def __str__(self) -> str:
         at = "" if self.address == EVERY_ADDRESS else f"{self.address}:"
         return f"{at}{self.port}/{self.protocol}"
@@ -152,9 +146,18 @@ def host_port_of(raw: Mapping[str, Any]) -> HostPort:
 
 
 def taken_by(ports: Iterable[HostPort], wanted: Iterable[HostPort]) -> HostPort | None:
-    """The first of ``wanted`` that ``ports`` leave no room for."""
-    used = tuple(ports)
-    return next((port for port in wanted if any(port.conflicts(other) for other in used)), None)
+    """The first of ``wanted`` that ``ports`` leave no room for: the wildcard stands for every address but ``::``.
+
+    The work is that of reading both once, for a pod may name thousands.
+    """
+    used: dict[tuple[int, str], set[str]] = {}
+    for port in ports:
+        used.setdefault((port.port, port.protocol), set()).add(port.address)
+    for port in wanted:
+        taken = used.get((port.port, port.protocol))
+        if taken and (port.address == EVERY_ADDRESS or port.address in taken or EVERY_ADDRESS in taken):
+            return port
+    return None
 
 
 def _term(raw: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> Term:

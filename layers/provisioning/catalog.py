@@ -175,11 +175,13 @@ def candidates_of(
     types: Sequence[InstanceType],
     daemons: Sequence[Daemon] = (),
     seen: Mapping[str, ResourceAmounts] | None = None,
+    ports_seen: Mapping[str, frozenset[HostPort]] | None = None,
 ) -> tuple[Candidate, ...]:
     """What ``pool`` may buy of its class: the offerings that its requirements admit, in the order of their names.
 
     What is allocatable to gangs is less than what is allocatable by what DaemonSets will take, or by what a node's own
-    pods have taken on the pool's nodes of that type (``seen``), whichever is more.
+    pods have taken on the pool's nodes of that type (``seen``), whichever is more. ``ports_seen``: ports that these
+    take; who bought in spite of them would buy again and again what does not take the gang.
 
     Nothing while the pool is malformed: no such node could be made.
     """
@@ -193,12 +195,13 @@ def candidates_of(
             labels = node_labels(pool, kind, offering)
             if all(_admits(labels, r.key, r.operator, r.values) for r in spec.requirements):
                 coming = [d for d in daemons if _comes(d, labels, taints)]
+                ports = {p for d in coming for p in d.ports} | (ports_seen or {}).get(kind.name, frozenset())
                 found.append(
                     Candidate(
                         pool.metadata.name, pool.spec.weight, kind.name, offering.zone, offering.capacity_type,
                         round(offering.price * MICRO), labels, taints, kind.capacity,
                         _without_daemons(kind, coming, (seen or {}).get(kind.name, {})),
-                        tuple(port for daemon in coming for port in daemon.ports),
+                        tuple(sorted(ports)),
                     )
                 )  # fmt: skip
     return tuple(sorted(found, key=lambda c: c.key))

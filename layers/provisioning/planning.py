@@ -9,6 +9,7 @@ from datetime import datetime
 from contracts.kinds.capacity import Feasibility
 from contracts.kinds.pod_group import PodClass
 from contracts.kinds.pools import NODES, NodePool
+from contracts.pod_relations import HostPort
 from contracts.quantities import ResourceAmounts
 from contracts.reasons import Reason
 from contracts.verdicts import MAX_OBJECTS, Blocker
@@ -55,7 +56,7 @@ class Market:
         self._types = {p.metadata.name: world.catalogs.get(class_key(p)) for p in self.pools}
         self.of_pool: dict[str, tuple[Candidate, ...]] = {
             p.metadata.name: candidates_of(
-                p, self._types[p.metadata.name] or (), world.daemons, _seen_on_nodes(p, world)
+                p, self._types[p.metadata.name] or (), world.daemons, _seen_on_nodes(p, world), _ports_seen(p, world)
             )
             for p in self.pools
         }
@@ -267,6 +268,16 @@ def _seen_on_nodes(pool: NodePool, world: Snapshot) -> dict[str, ResourceAmounts
             for resource, amount in taken.items():
                 of_type[resource] = max(amount, of_type.get(resource, 0))
     return {kind: amounts for kind, amounts in most.items()}
+
+
+def _ports_seen(pool: NodePool, world: Snapshot) -> dict[str, frozenset[HostPort]]:
+    """Instance type → the ports that the nodes' own pods take on any of the pool's nodes of that type."""
+    found: dict[str, frozenset[HostPort]] = {}
+    for claim in world.claims.values():
+        taken = world.own_ports.get(claim.status.node_name or "")
+        if taken and claim.spec.node_pool == pool.metadata.name:
+            found[claim.spec.instance_type] = found.get(claim.spec.instance_type, frozenset()) | taken
+    return found
 
 
 def _limit_reached(pool: NodePool, resource: str, available: int, requested: int | None) -> Blocker:

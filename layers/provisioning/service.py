@@ -23,6 +23,7 @@ from contracts.kinds.pools import KwokNodeClass, NodePool
 from contracts.kinds.workload import Workload, only_words_differ
 from contracts.mirrors import DaemonSet, Node, Pod
 from contracts.names import CAPACITY_REQUEST_FINALIZER, NODE_CLAIM_FINALIZER, NODE_CLAIM_LABEL, REMOVING_ANNOTATION
+from contracts.pod_relations import HostPort
 from contracts.quantities import ResourceAmounts
 from contracts.reasons import Reason
 from contracts.traces import trace_id
@@ -31,7 +32,7 @@ from layers.provisioning import lifecycle
 from layers.provisioning.decide import decide, launching
 from layers.provisioning.providers import LaunchRefused, NotYet, OutOfStock, Provider, kwok_cloud
 from layers.provisioning.providers.kwok import KwokProvider
-from layers.provisioning.snapshot import Reads, Snapshot, busy_nodes, daemon_of, held_nodes, own_pods
+from layers.provisioning.snapshot import Reads, Snapshot, busy_nodes, daemon_of, held_nodes, own_pods, own_ports
 from layers.provisioning.spans import spans_of_write, spans_to_tell_again
 from layers.provisioning.steps import (
     CreateClaim,
@@ -122,7 +123,7 @@ class ProvisioningGate:
         }
         self._aside: dict[str, Aside] = {}
         self._refused: dict[str, str] = {}
-        self._own_pods: dict[str, ResourceAmounts] = {}
+        self._own_pods: dict[str, tuple[ResourceAmounts, frozenset[HostPort]]] = {}
         self._faults: dict[str, str] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._counted: Counter[tuple[str, str]] = Counter()
@@ -257,13 +258,14 @@ class ProvisioningGate:
             busy=busy_nodes(pod for name in claims for pod in self.pods.by("node", name)),
             refused=self._refused,
             daemons=tuple(d for d in map(daemon_of, self.daemon_sets.values()) if d is not None),
-            own_pods={name: self._own_pods_of(name) for name in claims},
+            own_pods={name: self._own_pods_of(name)[0] for name in claims},
+            own_ports={name: self._own_pods_of(name)[1] for name in claims},
         )
 
-    def _own_pods_of(self, node: str) -> ResourceAmounts:
+    def _own_pods_of(self, node: str) -> tuple[ResourceAmounts, frozenset[HostPort]]:
         """Counted once for as long as no pod of the node changes."""
         if node not in self._own_pods:
-            self._own_pods[node] = own_pods(self.pods.by("node", node))
+            self._own_pods[node] = own_pods(self.pods.by("node", node)), own_ports(self.pods.by("node", node))
         return self._own_pods[node]
 
     async def _reads(self, world: Snapshot) -> tuple[Reads, dict[str, Node]]:

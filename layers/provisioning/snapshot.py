@@ -20,8 +20,6 @@ from contracts.requests import held_requests, pod_requests
 
 PODS = "pods"
 """The resource under which a node tells how many pods it takes."""
-LONGEST = timedelta(days=3650)
-"""A wait that somebody wrote longer than this is this long: dates have an end."""
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 """On a pod: the kubelet runs it from a file, and the API server only shows it."""
@@ -79,7 +77,8 @@ class Snapshot:
     """Objects by their cache key; ``busy`` holds the names of nodes with a pod that still runs or will run.
 
     ``refused``: names of claims that the API server has refused to make lately, and its words. ``own_pods``: node →
-    what its own pods take of it, as far as they are there: those of DaemonSets and the static ones.
+    what its own pods take of it, as far as they are there: those of DaemonSets and the static ones. ``own_ports``: the
+    ports that these take.
     """
 
     workloads: Mapping[str, Workload] = field(default_factory=dict)
@@ -93,6 +92,7 @@ class Snapshot:
     refused: Mapping[str, str] = field(default_factory=dict)
     daemons: tuple[Daemon, ...] = ()
     own_pods: Mapping[str, ResourceAmounts] = field(default_factory=dict)
+    own_ports: Mapping[str, frozenset[HostPort]] = field(default_factory=dict)
     reads: Reads = Reads()
 
     def workload_of(self, group: PodGroup) -> Workload | None:
@@ -103,12 +103,12 @@ class Snapshot:
 
 
 def duration_of(text: str) -> timedelta:
-    """The duration as a length of time, at most `LONGEST`.
+    """The duration as a length of time, at most `contracts.durations.LONGEST`: dates have an end.
 
-    >>> duration_of("90s"), duration_of("9999999999999999h") == LONGEST
-    (datetime.timedelta(seconds=90), True)
+    >>> duration_of("90s"), duration_of("9999999999999999h")
+    (datetime.timedelta(seconds=90), datetime.timedelta(days=3650))
     """
-    return timedelta(seconds=min(seconds(text), LONGEST.total_seconds()))
+    return timedelta(seconds=seconds(text))
 
 
 def class_key(pool: NodePool) -> ClassKey:
@@ -159,6 +159,12 @@ def own_pods(pods: Iterable[Pod]) -> ResourceAmounts:
             except BadQuantity:
                 continue
     return taken
+
+
+def own_ports(pods: Iterable[Pod]) -> frozenset[HostPort]:
+    """The ports that a node's own pods among ``pods`` take of it."""
+    own = (p for p in pods if goes_with_its_node(p) and p.status.phase not in ("Succeeded", "Failed"))
+    return frozenset(port for pod in own for port in host_ports(pod.spec))
 
 
 def busy_nodes(pods: Iterable[Pod]) -> frozenset[str]:

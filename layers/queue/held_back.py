@@ -80,7 +80,7 @@ class HeldBack(Writes):
                 self._say(workload, old, [*taken, *planned], Passed.QUOTA_RESERVED)
                 return
             workload = attempts.reserved(workload, assigned.admission, self.now)
-            self._promise(assigned.admission)
+            self._promise(workload, assigned.admission)
             if workload.size == 0:  # no member is to run: there is nothing to place
                 self._admit(attempts.charged(workload, ChargeCause.PLACED, self.now, waits=False), old)
                 return
@@ -119,8 +119,11 @@ class HeldBack(Writes):
         larger = larger and assigned.admission is not None and total(assigned.admission) > total(standing)
         group, request = behind(workload, self.world)
         cause = cause_of(workload, group, request)
-        if fits and not cause and (until := unanswered_until(workload, group)) and until > self.now:
-            self._promise(standing)
+        until = unanswered_until(workload, group) if not cause else None
+        if until is not None and until <= self.now:
+            self.promises.unanswered(workload)
+        elif fits and until is not None:
+            self._promise(workload, standing)
             self._wake(until)
         line, charged = self.lines.of(queue), standing if fits else assigned.admission
         forbidding = self._forbidding(workload, queue, charged)
@@ -172,7 +175,7 @@ class HeldBack(Writes):
 
     def _reserve_anew(self, workload: Workload, old: Workload, admission: Admission, why: str, said: str) -> None:
         again = attempts.reserved(attempts.lost(workload, why, said, self.now), admission, self.now)
-        self._promise(admission)
+        self._promise(workload, admission)
         self._stand_in_line(again, ())
         answered = blockers_behind(again, *behind(again, self.world))
         self._say(again, old, answered, Passed.QUOTA_RESERVED)

@@ -11,7 +11,7 @@ from contracts.kinds.workload import WorkloadState
 from contracts.reasons import Reason
 from contracts.verdicts import Blocker, Verdict
 from layers.queue.obstacles import queues_of, readable_demands
-from layers.queue.order import EVERYTHING, Needs, Waiting, could_run, overtaking
+from layers.queue.order import EVERYTHING, Needs, Waiting, can_never_run, could_run, overtaking
 from layers.queue.quota import exceeds_maximum, reachable
 from layers.queue.sizes import resized, sizes_of
 from layers.queue.snapshot import Snapshot
@@ -56,13 +56,13 @@ class Lines:
 
         Of the obstacles only those that a person must remove keep it out. What is said of quota and flavors does not
         tell: one flavor that does not suit the gang is no matter while another one is only taken. In a strict queue it
-        also stands in line while there are no nodes for it.
+        also stands in line while there are no nodes for it, unless it has been told that there never will be.
         """
         _, queue = queues_of(workload, self._world)
         if queue is None or any(b.reason not in _OF_QUOTA for b in obstacles):
             return None
         strict = queue.spec.queueing_strategy is QueueingStrategy.STRICT_FIFO
-        if not strict and not could_run(workload, group, request):
+        if can_never_run(workload, group, request) if strict else not could_run(workload, group, request):
             return None
         if all(b.reason in PASSING for b in obstacles) or self.fits_alone(workload, queue):
             return self.of(queue).add(workload, self._needs(workload, queue))

@@ -12,10 +12,13 @@ import msgspec
 
 from contracts.durations import seconds
 from contracts.kinds import CapacityRequest, PodGroup, Workload
-from contracts.kinds.capacity import CapacityState
+from contracts.kinds.capacity import CapacityState, Feasibility
 from contracts.kinds.queues import ClusterQueueSpec, LabelSelector, QueueingStrategy
+from contracts.kinds.workload import WorkloadState
 from contracts.matching import matches_requirement
 from contracts.mirrors import NodeSelectorRequirement
+from contracts.reasons import Reason
+from layers.queue.behind import answers
 from layers.queue.quota_tree import FlavorResource
 
 Turn: TypeAlias = tuple[int, datetime, str]
@@ -140,6 +143,27 @@ def could_run(workload: Workload, group: PodGroup | None, request: CapacityReque
         request is not None
         and request.state is CapacityState.PLANNED
         and request.status.reservation == workload.status.reservation
+    )
+
+
+def can_never_run(workload: Workload, group: PodGroup | None, request: CapacityRequest | None) -> bool:
+    """Whether the gates behind have answered the last reservation that waiting is of no use to the gang.
+
+    It asks for what the gang gate does not do; or, while it is reserved, no node that exists would do if all others
+    ended, and none that could be bought ever would. Of one whose quota is gone again that is not said anew: it may have
+    changed since.
+    """
+    if workload.size == 0 or group is None or group.possible or not answers(group, workload):
+        return False
+    told = group.status.verdict.blockers if group.status.verdict is not None else ()
+    if any(b.reason is Reason.UNSUPPORTED_FEATURE for b in told):
+        return True
+    return (
+        workload.state is WorkloadState.RESERVED
+        and request is not None
+        and request.state is CapacityState.REFUSED
+        and request.status.reservation == workload.status.reservation
+        and request.status.feasibility is Feasibility.INFEASIBLE
     )
 
 

@@ -74,14 +74,14 @@ class Preempting:
         self._world, self._standing, self._charges, self._now = world, standing, charges, now
         self._plans = {
             w.metadata.uid: w
-            for w in standing.planning.values()
+            for w in sorted(standing.planning.values(), key=lambda w: w.metadata.uid)
             if w.status.preemption
             and w.status.preemption.in_flight
             and w.status.preemption.until > now
             and self._wants(w)
         }
         self._in_flight = {self._tree_of(w.status.preemption.admission.cluster_queue): uid
-                           for uid, w in sorted(self._plans.items()) if w.status.preemption}  # fmt: skip
+                           for uid, w in self._plans.items() if w.status.preemption}  # fmt: skip
         self._victims: dict[tuple[str, int], tuple[Workload, str]] = {}
         for preemptor in self._plans.values():
             plan = preemptor.status.preemption
@@ -347,8 +347,10 @@ class Preempting:
         over = plan.but(state=state, victims=(), until=self._now + pause, failures=plan.failures + 1)
         reason = "NoPlacementEvenIfEvicted" if state is PreemptionState.REFUSED else "DeadlinePassed"
         blockers = self._refusal(over) if state is PreemptionState.REFUSED else []
-        self._in_flight.pop(self._tree_of(plan.admission.cluster_queue), None)
-        self.moved.add(self._tree_of(plan.admission.cluster_queue))
+        tree = self._tree_of(plan.admission.cluster_queue)
+        if self._in_flight.get(tree) == workload.metadata.uid:  # another one may have begun when this one was late
+            del self._in_flight[tree]
+        self.moved.add(tree)
         return self._with(workload, over, False, reason, said), blockers, over.until
 
     def _refusal(self, plan: PreemptionPlan) -> list[Blocker]:

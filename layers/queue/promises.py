@@ -5,12 +5,15 @@ Where quota is what lacks, that would be many: each unit that frees would have e
 by the gang gate and told to go back, save one. So a gang waits with its reservation while quota that it needs has been
 promised to gangs ahead of it which the gang gate has not answered yet, if it has come second before, or if so many are
 being asked already. Who has been answered that there are no nodes holds nobody up. Nor does anybody for longer than an
-answer takes: quota that can be used is never idle for that.
+answer takes: quota that can be used is never idle for that. Where one of a namespace has not been answered in that
+time, those behind it there are not expected to be either, and hold up nobody of other namespaces: the gang gate may not
+be able to write there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from contracts.conditions import find
@@ -46,6 +49,15 @@ def has_come_second(workload: Workload) -> bool:
     return lost is not None and lost.status == "False" and lost.reason == COMES_SECOND
 
 
+@dataclass(frozen=True)
+class _Promise:
+    """To a gang of ``namespace``. ``overlaps``: it cannot be charged beside those before it."""
+
+    namespace: str
+    admission: Admission
+    overlaps: bool
+
+
 class Promises:
     """What has been promised in each tree, as far as a pass has come. ``weighs_shares``: of a ClusterQueue, whether its
     tree weighs them: there gangs of different queues are told apart when they are charged, so only those of its own
@@ -55,24 +67,33 @@ class Promises:
         self, world: Snapshot, standing: Standing, charges: Charges, weighs_shares: Callable[[str], bool]
     ) -> None:
         self._world, self._standing, self._charges, self._weighs = world, standing, charges, weighs_shares
-        self._promised: dict[str, list[Admission]] = {}
-        self._overlapping: dict[str, int] = {}
+        self._promised: dict[str, list[_Promise]] = {}
+        self._silent: set[str] = set()
 
-    def add(self, admission: Admission) -> None:
+    def add(self, workload: Workload, admission: Admission) -> None:
         """Whoever comes later is behind this one."""
         root = self._standing.root_of(admission.cluster_queue)
-        ahead = self._promised.setdefault(root, [])
-        if ahead and not self._fits_beside(ahead, admission):
-            self._overlapping[root] = self._overlapping.get(root, 0) + 1
-        ahead.append(admission)
+        ahead = [p.admission for p in self._ahead(workload, root)]
+        overlaps = bool(ahead) and not self._fits_beside(ahead, admission)
+        self._promised.setdefault(root, []).append(_Promise(workload.metadata.namespace or "", admission, overlaps))
+
+    def unanswered(self, workload: Workload) -> None:
+        """Nobody has answered the reservation in time."""
+        self._silent.add(workload.metadata.namespace or "")
+
+    def _ahead(self, workload: Workload, root: str) -> list[_Promise]:
+        own, silent = workload.metadata.namespace or "", self._silent
+        return [p for p in self._promised.get(root, ()) if p.namespace == own or p.namespace not in silent]
 
     def forbidding(self, workload: Workload, admission: Admission) -> tuple[Blocker, ...]:
         """What lacks while those ahead are being asked, if the gang has to wait for that."""
         root = self._standing.root_of(admission.cluster_queue)
-        ahead = self._promised.get(root, [])
+        promised = self._ahead(workload, root)
+        waits = has_come_second(workload) or sum(p.overlaps for p in promised) >= ASKED_AT_ONCE
+        ahead = [p.admission for p in promised]
         if self._weighs(admission.cluster_queue):
             ahead = [a for a in ahead if a.cluster_queue == admission.cluster_queue]
-        if not ahead or not self._has_to_wait(workload, root) or self._fits_beside(ahead, admission):
+        if not ahead or not waits or self._fits_beside(ahead, admission):
             return ()
         _, queue = queues_of(workload, self._world)
         assert queue is not None  # the admission is to it
@@ -82,9 +103,6 @@ class Promises:
             return assign(demands, queue, self._world.flavors, self._charges, only=admission).blockers
         finally:
             self._charges.tree.rollback(start)
-
-    def _has_to_wait(self, workload: Workload, root: str) -> bool:
-        return has_come_second(workload) or self._overlapping.get(root, 0) >= ASKED_AT_ONCE
 
     def _fits_beside(self, ahead: list[Admission], admission: Admission) -> bool:
         amounts: dict[tuple[str, str], int] = {}

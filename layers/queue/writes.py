@@ -151,8 +151,8 @@ class Writes:
         if self.wake_at is None or at < self.wake_at:
             self.wake_at = at
 
-    def _promise(self, admission: Admission) -> None:
-        self.promises.add(admission)
+    def _promise(self, workload: Workload, admission: Admission) -> None:
+        self.promises.add(workload, admission)
         self.moved.add(self.standing.root_of(admission.cluster_queue))
 
     def _stand_in_line(self, workload: Workload, obstacles: Sequence[Blocker]) -> None:

@@ -71,6 +71,31 @@ def test_a_template_whose_pods_do_not_wait_to_be_placed_as_they_are_is_unsupport
     assert cluster.hold() == {}
 
 
+@pytest.mark.parametrize(
+    ("kind", "most", "path"),
+    [
+        ("podAffinity", 16, "spec.affinity.podAffinity with 17 entries, more than 16"),
+        ("podAntiAffinity", 16, "spec.affinity.podAntiAffinity with 17 entries, more than 16"),
+        ("spread", 16, "spec.topologySpreadConstraints with 17 entries, more than 16"),
+        ("ports", 128, "spec.containers with 129 host ports, more than 128"),
+    ],
+)
+def test_a_member_that_minds_more_than_a_pass_can_look_at_is_unsupported(kind: str, most: int, path: str) -> None:
+    def asking(many: int) -> tuple[tuple[str, str], ...]:
+        entries = [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"} for _ in range(many)]
+        fields: dict[str, Any] = {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": entries}}}
+        if kind == "spread":
+            fields = {"topologySpreadConstraints": entries}
+        container = a_container({"cpu": "1"})
+        if kind == "ports":
+            fields = {}
+            container["ports"] = [{"containerPort": i, "hostPort": i} for i in range(1, many + 1)]
+        return demand_of(a_workload(spec=a_pod_spec(container, **fields))).unsupported
+
+    assert asking(most) == ()
+    assert asking(most + 1) == (("main", path),)
+
+
 @pytest.mark.parametrize("case", ["an overhead that is not the class's", "a class that is edited while it waits"])
 def test_q_a9_q_a10_a_runtime_class_is_refused_by_name_so_no_quota_is_charged_for_a_wrong_overhead(case: str) -> None:
     overhead = {"overhead": {"cpu": "1m"}} if case.startswith("an overhead") else {}

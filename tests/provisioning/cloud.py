@@ -25,7 +25,7 @@ from layers.provisioning.claims import claim_name
 from layers.provisioning.decide import decide, launching
 from layers.provisioning.limits import limits_of, usage_of
 from layers.provisioning.providers import Instance, LaunchRefused, NotYet, OutOfStock, kwok_cloud
-from layers.provisioning.snapshot import Reads, Snapshot, busy_nodes, daemon_of, held_nodes, own_pods, stands
+from layers.provisioning.snapshot import Reads, Snapshot, busy_nodes, daemon_of, held_nodes, own_pods, own_ports, stands
 from layers.provisioning.statuses import new_request
 from layers.provisioning.steps import (
     CreateClaim,
@@ -150,6 +150,7 @@ class Cloud:
             busy=busy_nodes(self.pods),
             daemons=tuple(d for d in map(daemon_of, self.daemon_sets) if d is not None),
             own_pods={n: own_pods(p for p in self.pods if p.spec.node_name == n) for n in self.claims},
+            own_ports={n: own_ports(p for p in self.pods if p.spec.node_name == n) for n in self.claims},
             reads=Reads(requests, held_nodes(self.groups.values()), busy_nodes(self.pods)),
         )
 

@@ -231,6 +231,23 @@ def test_what_a_nodes_own_pods_were_seen_to_take_is_not_planned_with() -> None:
     assert (cloud.state("second"), cloud.state("third")) == (CapacityState.REFUSED, CapacityState.PLANNED)
 
 
+def test_a_host_port_that_a_nodes_own_pod_was_seen_to_take_is_not_bought_for_again() -> None:
+    cloud = Cloud(a_node_pool(), a_node_class("kwok", an_instance_type("t", gpus=0, cpu="64")))
+    cloud.gang("first", a_pod_class(1, {"cpu": "64"}), state=WorkloadState.CHARGED)
+    cloud.settle()
+    node = node_name("first", 0)
+    for name, port, owner in (("proxy", 8080, {"kind": "Node", "name": node, "uid": "n"}), ("other", 8081, None)):
+        containers = [a_container({}, host_port=port)]
+        cloud.pods.append(a_pod(name, node=node, phase="Running", owner=owner, containers=containers))
+    for gang, port in (("second", 8080), ("third", 8081)):
+        wanted = {"hostPort": port, "protocol": "TCP", "hostIP": "0.0.0.0"}
+        cloud.gang(gang, a_pod_class(1, {"cpu": "64"}, host_ports=(wanted,)))
+    cloud.settle()
+
+    assert (cloud.state("second"), cloud.state("third")) == (CapacityState.REFUSED, CapacityState.PLANNED)
+    assert [b.objects for b in cloud.verdict("second").blockers] == [("pool (host port 8080/TCP)",)]
+
+
 def test_a_changed_shortfall_is_planned_anew() -> None:
     cloud = Cloud()
     cloud.gang("train", a_pod_class(3))

@@ -11,6 +11,7 @@ from contracts.base import OwnerReference
 from contracts.conditions import find
 from contracts.kinds import ClusterQueue
 from layers.queue import attempts
+from layers.queue.counting import local_queue_statuses
 from layers.queue.decide import decide
 from layers.queue.snapshot import ReadRemains, RewriteSpec, SuspendJob
 from tests.builders import NOW
@@ -266,3 +267,38 @@ def test_many_waiting_gangs_behind_many_heads_name_a_few_and_count_the_rest() ->
     behind = world.blocker("j15", "BehindHead")
     assert (behind.objects, behind.more_objects) == (tuple(world.key(f"j{i:02}") for i in range(8)), 7)
     assert find(world.of("j00").status.conditions, "QuotaReserved")
+
+
+FOR_EVER = f"{'9' * 31}h"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"timeouts": dict.fromkeys(("queue", "capacity", "start", "ready", "recovery", "maxRunTime"), FOR_EVER)},
+        {"requeue": {"base": FOR_EVER, "max": FOR_EVER}},
+        {"queueingStrategy": "BoundedOvertaking", "reservationAfter": FOR_EVER},
+        {
+            "admissionScope": {
+                "admissionMode": "UsageBasedAdmissionFairSharing",
+                "usageHalfLifeTime": FOR_EVER,
+                "usageSamplingInterval": FOR_EVER,
+            }
+        },
+    ],
+    ids=["timeouts", "requeue", "reservationAfter", "admissionScope"],
+)
+def test_a_queue_may_ask_for_waits_longer_than_any_date(spec: dict[str, Any]) -> None:
+    world = World(a_cluster_queue(**spec))
+    world.submit("older", 8, age=60)
+    running(world, "train", 4)
+    world.roll_back("train")
+    world.settle()
+    world.pods_end("train")
+    world.settle()
+    world.does_not_fit("older", possible=True)
+    world.settle()
+
+    assert (world.state("train"), world.state("older")) == ("pending", "reserved")
+    assert decide(world.snapshot(), world.now).faults == ()
+    assert local_queue_statuses(world.snapshot(), world.now)[0][0].status.pending_workloads == 1

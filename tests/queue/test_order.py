@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from contracts.names import GPU
+from contracts.reasons import Reason
+from contracts.verdicts import Blocker
 from layers.queue.snapshot import PutWorkload
 from tests.queue.worlds import World, a_cluster_queue, a_flavor, a_local_queue
 
@@ -83,6 +85,43 @@ def test_a_strict_queue_is_not_held_up_by_what_can_never_run() -> None:
     world.settle()
 
     assert comes(world, "young") == "admitted"
+
+
+def refused(world: World, answer: str) -> None:
+    """What the gates behind say of the gang ``old``, for which no node would do even if all others ended."""
+    unsupported = Blocker(reason=Reason.UNSUPPORTED_FEATURE, pod_set="main", detail="spec.runtimeClassName")
+    world.does_not_fit("old", *((unsupported,) if answer == "UnsupportedFeature" else ()))
+    if answer in ("Infeasible", "Unavailable"):
+        world.purchase("old", "Refused", feasibility=answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "young"),
+    [("UnsupportedFeature", "admitted"), ("Infeasible", "admitted"), ("Unavailable", "pending"), ("none", "pending")],
+)
+def test_a_strict_queue_is_not_held_up_by_what_the_gates_behind_have_refused_for_good(answer: str, young: str) -> None:
+    world = gpus(queueingStrategy="StrictFIFO")
+    world.submit("old", 8, age=60)
+    world.settle()
+    refused(world, answer)
+    world.settle()
+
+    assert comes(world, "young") == young
+    assert world.state("old") == "reserved"
+
+
+def test_a_strict_queue_is_held_up_again_when_what_was_refused_for_good_could_run() -> None:
+    world = gpus(queueingStrategy="StrictFIFO")
+    world.submit("old", 8, age=60)
+    world.settle()
+    refused(world, "Infeasible")
+    world.settle()
+    assert comes(world, "first") == "admitted"
+    world.does_not_fit("old", possible=True)
+    world.settle()
+
+    assert comes(world, "second") == "pending"
+    assert world.reasons("second") == ["BehindHead"]
 
 
 def two_flavors(**spec: Any) -> World:

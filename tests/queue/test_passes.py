@@ -349,6 +349,27 @@ def test_quota_that_is_promised_and_not_taken_up_goes_to_the_next_one_after_a_mo
     assert len(after - before) == 8 + ASKED_AT_ONCE
 
 
+def test_a_namespace_in_which_nobody_is_answered_holds_up_no_other_one_for_longer_than_one_answer() -> None:
+    """A gang gate that may not write in a namespace, because of its quota or its end, answers none of its gangs."""
+    world = World(a_cluster_queue(queueingStrategy="BestEffortFIFO"))
+    world.local_queues["other/main"] = a_local_queue("main", "red", namespace="other")
+    for i in range(20):
+        world.submit(f"silent{i}", 8, age=100 - i)
+    world.submit("elsewhere", 8)
+    world.jobs["elsewhere"]["metadata"]["namespace"] = "other"
+    changes = Changes()
+
+    def reserved() -> list[str]:
+        while steps := compared(changes, world).steps:
+            for step in steps:
+                world.land(step)
+        return sorted(w.spec.job.name for w in world.workloads.values() if w.state.value == "reserved")
+
+    assert reserved() == [f"silent{i}" for i in range(1 + ASKED_AT_ONCE)]
+    world.passes(ANSWER_WITHIN.total_seconds())
+    assert reserved() == ["elsewhere", *sorted(f"silent{i}" for i in range(2 * (1 + ASKED_AT_ONCE)))]
+
+
 def test_a_gang_that_has_been_told_that_it_has_no_nodes_holds_nobody_up() -> None:
     world = World(a_cluster_queue(queueingStrategy="BestEffortFIFO"))
     for i in range(6):

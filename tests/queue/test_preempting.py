@@ -505,3 +505,18 @@ def test_alike_gangs_that_nobody_makes_room_for_are_asked_about_once_a_pass(monk
     decide(world.snapshot(), world.now)
 
     assert len(asked) == 2
+
+
+def test_when_a_plan_is_late_another_one_begins_and_not_two() -> None:
+    world = gpus()
+    runs(world, "low")
+    world.submit("late", 8, labels=HIGH, age=60)
+    world.settle()
+    world.submit("older", 8, labels=HIGH, age=90)
+    world.submit("younger", 8, labels=HIGH, age=30)
+    world.settle()
+    assert [state_of(world, job) for job in ("older", "late", "younger")] == [None, "Planned", None]
+    world.passes(ANSWER_WITHIN.total_seconds())
+    world.step()
+
+    assert [state_of(world, job) for job in ("older", "late", "younger")] == ["Planned", "Expired", None]

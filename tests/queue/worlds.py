@@ -193,7 +193,7 @@ class World:
     def roll_back(self, job: str, *blockers: Blocker) -> None:
         self.group(job, ("RolledBack", True, "BindFailed"), verdict=self._verdict(job, "gang", blockers))
 
-    def purchase(self, job: str, state: str, *blockers: Blocker) -> None:
+    def purchase(self, job: str, state: str, *blockers: Blocker, feasibility: str | None = None) -> None:
         """The provisioner answers: ``Planned``, ``Refused``, ``Launching``, ``Launched``, ``Failed``, ``Released``."""
         workload = self.of(job)
         if workload.key not in self.pod_groups:
@@ -214,6 +214,7 @@ class World:
                     "conditions": [self._condition(*condition)],
                     "attempt": workload.status.attempt,
                     "reservation": workload.status.reservation,
+                    "feasibility": feasibility,
                     "verdict": self._verdict(job, "provisioning", blockers),
                 },
             }

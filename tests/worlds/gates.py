@@ -20,8 +20,10 @@ from contracts.kinds.workload import WorkloadState
 from contracts.matching import tolerates
 from contracts.mirrors import Node, Pod
 from contracts.names import (
+    ASKED_PARALLELISM_ANNOTATION,
     ATTEMPT_LABEL,
     CAPACITY_REQUEST_FINALIZER,
+    MIN_COUNT_ANNOTATION,
     POD_SET_LABEL,
     PRIORITY_CLASS_LABEL,
     REMOVING_ANNOTATION,
@@ -40,7 +42,8 @@ from layers.provisioning import steps as buys
 from layers.provisioning.providers import kwok_cloud
 from layers.queue import decide as queue
 from layers.queue import snapshot as queue_sees
-from layers.queue.jobs.batch import view
+from layers.queue.jobs.batch import start_patch, view
+from layers.queue.verdicts import SETTLING
 from tests.builders import NOW, a_node_class, a_node_pool, a_pod, an_instance_type
 from tests.provisioning.cloud import patched
 from tests.queue.worlds import TEAM, a_batch_job, a_cluster_queue, a_flavor, a_local_queue, decoded
@@ -109,11 +112,15 @@ class Gates:
         return f"{TEAM}/{workload_name('Job', name, f'uid-{name}')}"
 
     def body(self, i: int) -> dict[str, Any]:
-        """The Job as its author writes it."""
-        queue, labels = f"q{self.world.queue_of[i]}", {}
+        """The Job as its author writes it. An elastic one is over when all that it was started with have succeeded."""
+        labels: dict[str, str] = {}
+        more: dict[str, Any] = {}
         if self.world.priorities:
             labels[PRIORITY_CLASS_LABEL] = str(self.world.priorities[i])
-        return a_batch_job(self.names[i], self.world.sizes[i], age=100 - i, queue=queue, labels=labels)
+        if self.world.fewest:
+            more = {"annotations": {MIN_COUNT_ANNOTATION: str(self.world.fewest[i])}, "completions": None}
+        queue = f"q{self.world.queue_of[i]}"
+        return a_batch_job(self.names[i], self.world.sizes[i], age=100 - i, queue=queue, labels=labels, **more)
 
     # ---- what a gate would write -------------------------------------------------------------------------------------
 
@@ -135,9 +142,10 @@ class Gates:
         found = self._shadows.get((gate, number))
         if found is None:
             kind, name = self.objects.keys[number]
-            found = (
-                number if kind in FULL[gate] else (kind, name, self._outline(gate, kind, self.objects.values[number]))
-            )
+            value = self.objects.values[number]
+            found = number if kind in FULL[gate] else (kind, name, self._outline(gate, kind, value))
+            if self.world.node_losses and (gate, kind) == ("q", "O"):
+                found = found, _ready(value)
             self._shadows[gate, number] = found
         return found
 
@@ -147,7 +155,8 @@ class Gates:
             case "W":
                 status = value.status
                 plan = status.preemption.model_dump_json() if status.preemption else ""
-                return value.metadata.uid, value.state, status.attempt, status.reservation, value.charge_cause, plan
+                own = value.metadata.uid, value.state, status.attempt, status.reservation
+                return *own, value.charge_cause, value.size, plan
             case "P":
                 status = value.status
                 lacks, answer = repr(status.shortfall), repr(status.preemption)
@@ -201,7 +210,8 @@ class Gates:
         jobs = {}
         for name, (number, job) in by["J"].items():
             if job.life in ("live", "done"):
-                seen = self._remember("J", number, partial(self._job_view, name, job))
+                ready = _ready(by["O"].get(name, (0, ()))[1]) if self.world.node_losses else 0
+                seen = self._remember(f"J{ready}", number, partial(self._job_view, name, job, ready))
                 jobs[seen.key] = seen
         unfinished = {}
         for name, (_, members) in by["O"].items():
@@ -221,15 +231,20 @@ class Gates:
             namespaces={TEAM: {}},
             unfinished_pods=unfinished,
             left_nothing=left_nothing,
+            short_since={job.uid: NOW - SETTLING for job in jobs.values()} if self.world.node_losses else {},
         )
 
-    def _job_view(self, name: str, job: Job) -> queue_sees.JobView:
+    def _job_view(self, name: str, job: Job, ready: int) -> queue_sees.JobView:
         body = self.body(self.names.index(name))
         body["spec"]["suspend"] = job.suspended
+        if job.size:
+            noted = f"{job.size} of {body['spec']['parallelism']}"
+            body["metadata"]["annotations"][ASKED_PARALLELISM_ANNOTATION] = noted
+            body["spec"]["parallelism"] = job.size
         if job.attempt:
             labels = {WORKLOAD_LABEL: name, POD_SET_LABEL: "main", ATTEMPT_LABEL: str(job.attempt)}
             body["spec"]["template"]["metadata"]["labels"] = labels
-            body["status"] = {"startTime": NOW.isoformat(), "active": 1}
+            body["status"] = {"startTime": NOW.isoformat(), "active": 1, "ready": ready}
         if job.told:
             body["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
         if job.life == "done":
@@ -265,11 +280,15 @@ class Gates:
                 return self.put("q.let go", ("W", workload.spec.job.name), free)
             case queue_sees.StartJob(job, workload):
                 key = ("J", workload.spec.job.name)
-                started = by["J"][key[1]][1]._replace(suspended=False, attempt=workload.status.attempt, told=False)
+                body = self.body(self.names.index(key[1]))
+                asked = body["spec"]["parallelism"]
+                members = start_patch(decoded(body), workload)["spec"].get("parallelism", asked)
+                changes = {"suspended": False, "told": False, "size": members if members != asked else 0}
+                started = by["J"][key[1]][1]._replace(attempt=workload.status.attempt, **changes)
                 return self.put("q.start", key, started, guard=key)
             case queue_sees.SuspendJob(job, _):
                 key = ("J", job.asked.job.name)
-                return self.put("q.suspend", key, by["J"][key[1]][1]._replace(suspended=True), guard=key)
+                return self.put("q.suspend", key, by["J"][key[1]][1]._replace(suspended=True, size=0), guard=key)
             case queue_sees.ReadRemains(workload):
                 key = ("R", workload.spec.job.name)
                 memory = Memory(workload.metadata.uid, workload.status.attempt)
@@ -278,7 +297,7 @@ class Gates:
     def _clocks(self, world: queue_sees.Snapshot, by: Seen) -> list[Effect]:
         """Evictions by a clock that runs out."""
         found: list[Effect] = []
-        if not self.world.timeouts:
+        if not (self.world.timeouts or self.world.node_losses):
             return found
         for step in queue.decide(world, LATER).steps:
             if not isinstance(step, queue_sees.PutWorkload) or step.new.state is not WorkloadState.ENDING:
@@ -514,6 +533,11 @@ class Gates:
         if found is None:
             found = self._views[kind, number] = make()
         return found
+
+
+def _ready(members: Members) -> int:
+    """Members that their Job counts as ready; whoever is done was."""
+    return sum(m.state in ("run", "done") for m in members)
 
 
 def _owner(made: PodGroup | CapacityRequest) -> str:

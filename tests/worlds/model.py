@@ -16,7 +16,7 @@ from contracts.names import CAPACITY_REQUEST_FINALIZER, WORKLOAD_FINALIZER
 from tests.builders import NOW, a_node
 from tests.worlds.gates import OVER, OWNS, SEES, Effect, Gates
 from tests.worlds.objects import Job, Key, Member, Members, Objects
-from tests.worlds.world import BIND_FAIL, CRASH, DELETE, FREE, LAG, LAUNCH_FAIL, TIMEOUT, World, budgets
+from tests.worlds.world import BIND_FAIL, CRASH, DELETE, FREE, LAG, LAUNCH_FAIL, LOSE, TIMEOUT, World, budgets
 
 
 class State(NamedTuple):
@@ -87,8 +87,20 @@ class Model:
     # ---- what may happen next ----------------------------------------------------------------------------------------
 
     def next(self, state: State) -> Iterator[Next]:
-        """All steps from here."""
-        now = self.now(state)
+        """All steps from here. A clock that alone brings a running gang further runs out when nothing else is sure."""
+        now, quiet = self.now(state), True
+        for step in self._at_once(state, now):
+            quiet = quiet and not step.sure
+            yield step
+        if quiet and self.world.node_losses:
+            for effect in self.gates.effects("q", self.seen_by("q", state), now):
+                if effect.tag == "timeout" and self._value(now, *effect.key).state is WorkloadState.ADMITTED:
+                    yield from self._landed(
+                        "q", f"time passes: {effect.label}", effect.key, effect.new, state, now, sure=True
+                    )
+
+    def _at_once(self, state: State, now: dict[Key, int]) -> Iterator[Next]:
+        """The steps that need no time to pass."""
         for gate in "qgv":
             for effect in self.gates.effects(gate, self.seen_by(gate, state), now):
                 yield from self._write(gate, effect, state, now)
@@ -96,7 +108,8 @@ class Model:
             if budget is None:
                 yield from self._landed("e", label, key, new, state, now, sure=sure)
             elif state.left[budget]:
-                yield from self._landed("e", label, key, new, _spend(state, budget), now, sure=False)
+                tag = "lost" if budget == LOSE else ""
+                yield from self._landed("e", label, key, new, _spend(state, budget), now, sure=False, tag=tag)
         if state.lag:
             yield Next(f"watch delivers {state.lag[1]} to {state.lag[0]}", True, state._replace(lag=None))
         if state.left[CRASH]:
@@ -171,6 +184,8 @@ class Model:
             objects = tuple(new if keys[n] == key else n for n in state.objects)
         else:
             objects = self._ordered([*(n for n in state.objects if keys[n] != key), *([new] if new else [])])
+        if tag == "lost":
+            objects = self._ordered([*objects, self._number(("L", key[1]), True)])
         after = state._replace(objects=objects)
         if state.lag and state.lag[1] == key and state.lag[2] == new:
             after = after._replace(lag=None)
@@ -212,6 +227,8 @@ class Model:
         for key, n in now.items():
             if key[0] == "F" and self.objects.values[n]:
                 yield False, FREE, f"e.a GPU frees {key}", key, self._number(key, self.objects.values[n] - 1)
+            if key[0] == "N" and self._runs_on(key[1], now):
+                yield False, LOSE, f"e.lost {key}", key, 0
             if key[0] == "M":
                 claim = self.objects.values[n]
                 conditions = claim.status.conditions
@@ -219,6 +236,10 @@ class Model:
                 node = ("N", key[1])
                 if comes and not claim.metadata.deletion_timestamp and node not in now:
                     yield True, None, f"e.node up {key[1]}", node, self._number(node, self.gates.node_of(claim))
+
+    def _runs_on(self, node: str, now: dict[Key, int]) -> bool:
+        members = (m for name in self.size for m in self._value(now, "O", name))
+        return any(m.node == node and m.state == "run" for m in members)
 
     def _number(self, key: Key, value: Any) -> int:
         return self.objects.number(key, value)
@@ -239,8 +260,13 @@ class Model:
             return
         live = [m for m in members if m.state in ("pending", "run")]
         done = sum(m.state == "done" for m in members)
+        lost = [m for m in members if ("L", m.node) in now and m.state in ("run", "term")]
+        if lost:
+            yield True, None, *pods("pods of a lost node go", [m for m in members if m not in lost])
+        size = job.size or size
+        complete = done > 0 if self.world.fewest else done == size
         if job.life == "live":
-            if done == size:
+            if complete:
                 yield True, None, *put("finishes", life="done")
             yield False, DELETE, *put("deleted", life="deleted", told=False)
             if not job.suspended:
@@ -248,7 +274,7 @@ class Model:
                     kept = [m for m in members if m.state != "failed"]
                     made = [Member(job.attempt, "", "pending")] * (size - len(live) - done)
                     yield True, None, *pods("pods appear", kept + made)
-                if sum(m.state == "run" and m.attempt == job.attempt for m in members) == size:
+                if sum(m.state == "run" and m.attempt == job.attempt and m not in lost for m in members) == size:
                     yield True, None, *pods("succeed", [m._replace(state="done") for m in members])
                 group = self._value(now, "P", name)
                 for member in dict.fromkeys(members):
@@ -258,7 +284,7 @@ class Model:
                         yield False, BIND_FAIL, *pods("refused", [*others, Member(member.attempt, "", "failed")])
             elif job.attempt and not live and not job.told and all(m.state != "term" for m in members):
                 yield True, None, *put("told suspended", told=True)
-        ended = job.life == "deleted" or (job.suspended and done != size)
+        ended = job.life == "deleted" or (job.suspended and not complete)
         if ended and any(
             m.state not in ("term", "done") or (job.life == "deleted" and m.state == "done") for m in members
         ):

@@ -9,15 +9,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from contracts.kinds import Workload
+from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.workload import WorkloadState
 from layers.gang import snapshot as gang_sees
 from layers.gang.ledger import Ledger
+from layers.gang.places import Places
 from layers.gang.waiting import Waiting as GangWaiting
 from layers.provisioning import decide as buying
 from layers.provisioning import holding, purchase, statuses
 from layers.provisioning.steps import DeleteClaim, MarkRemoving
-from layers.queue import attempts, intake
+from layers.queue import attempts, clocks, intake
 from layers.queue import decide as queue
+from layers.queue.jobs import batch
 from layers.queue.leaving import Remains
 from layers.queue.order import Waiting
 from layers.queue.quota import Charges
@@ -42,6 +45,10 @@ RIVALS = World((1, 1), (0, 0), (2,), (), 1, 1)
 SHARES_THE_REST = World((2, 1), (0, 1), (2, 1), ((1, 0),), 1, 1)
 OVERTAKING = World((2, 1, 1), (0, 0, 0), (2,), ((2, 0),), late=(0, 2))
 OVERTAKING_ON_NODES = World((2, 1, 1), (0, 1, 1), (2, 2), ((2, 0),), late=(0, 2))
+HEALS = World((2,), (0,), (2,), ((1, 0), (1, 0), (1, 0)), node_losses=1)
+NO_OTHER = World((2,), (0,), (2,), ((1, 0), (1, 0)), node_losses=1)
+ELASTIC = World((2,), (0,), (2,), ((2, 1),), bind_fails=1, frees=1, fewest=(1,))
+ELASTIC_LATE = World((2,), (0,), (2,), ((2, 1),), lags=1, frees=1, fewest=(1,))
 
 
 class Mutant(NamedTuple):
@@ -183,6 +190,61 @@ def pods_not_read_before_the_charge_ends(m: Patch) -> None:
     m.setattr(Model, "READ_INTO_THE_CACHE", "C")
 
 
+def lost_members_get_no_place(m: Patch) -> None:
+    packed = Places.packed
+
+    def found(self: Places, g: Any, wanted: Any, *steps: int) -> Any:
+        packing = packed(self, g, wanted, *steps)
+        rest = {name: n for name, (_, n) in wanted.items()}
+        return replace(packing, shares={}, rest=rest) if g.state is PodGroupState.BOUND and wanted else packing
+
+    m.setattr(Places, "packed", found)
+
+
+def slots_on_lost_nodes_kept(m: Patch) -> None:
+    intact = Places.intact
+
+    def kept(self: Places, g: Any, **more: bool) -> dict[tuple[str, str], int]:
+        gone = {at: n for at, n in g.held.items() if at[0] not in self.ledger.index}
+        return {**intact(self, g, **more), **gone}
+
+    m.setattr(Places, "intact", kept)
+
+
+def lost_members_awaited_for_ever(m: Patch) -> None:
+    m.setattr("layers.queue.running.readiness", lambda *world: replace(clocks.readiness(*world), late=None))
+
+
+def placed_in_the_smallest_size(m: Patch) -> None:
+    m.setattr(gang_sees, "assigned_to", lambda workload: None)
+
+
+def started_in_full_size(m: Patch) -> None:
+    m.setattr(batch, "_wanted", lambda job: 0)
+
+
+def resized_under_the_same_number(m: Patch) -> None:
+    lost = attempts.lost
+
+    def again(workload: Workload, *why: Any) -> Workload:
+        found = lost(workload, *why)
+        return found.but(status=found.status.but(reservation=workload.status.reservation))
+
+    m.setattr(attempts, "lost", again)
+
+
+def small_for_ever(m: Patch) -> None:
+    for place in ("writes", "held_back"):
+        m.setattr(f"layers.queue.{place}.unbound", lambda workload: workload)
+    retried = attempts.retried
+
+    def again(workload: Workload, *how: Any) -> Workload:
+        found = retried(workload, *how)
+        return found.but(status=found.status.but(node_bound=workload.status.node_bound))
+
+    m.setattr(attempts, "retried", again)
+
+
 MUTANTS = (
     Mutant(no_freshness_check, ONE, "charged for a placement that was given back"),
     Mutant(charges_not_counted, TWO, "charged over quota"),
@@ -201,6 +263,13 @@ MUTANTS = (
     Mutant(launched_before_the_rest_is_held, SHARES_THE_REST, "a purchase that cannot complete its gang"),
     Mutant(failed_before_the_siblings_are_gone, BUYS_TWO, "a purchase without its charge"),
     Mutant(removed_without_a_cordon, BUYS, "a node is removed under a placed gang"),
+    Mutant(lost_members_get_no_place, HEALS, "given up though there is room for its lost members"),
+    Mutant(slots_on_lost_nodes_kept, HEALS, "given up though there is room for its lost members"),
+    Mutant(lost_members_awaited_for_ever, NO_OTHER, "dead end: g0 waits and is not at zero"),
+    Mutant(placed_in_the_smallest_size, ELASTIC_LATE, "placed for another number than is charged"),
+    Mutant(started_in_full_size, ELASTIC, "more members than are charged"),
+    Mutant(resized_under_the_same_number, ELASTIC_LATE, "placed for another number than is charged"),
+    Mutant(small_for_ever, ELASTIC, "the next attempt is not for all members"),
 )
 SLOW_MUTANTS = (
     Mutant(overtakes_not_counted, OVERTAKING, "overtaken too often"),

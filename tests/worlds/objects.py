@@ -18,23 +18,24 @@ from contracts.history import History
 from contracts.kinds import CapacityRequest, NodeClaim, PodGroup, Workload
 from contracts.kinds.capacity import PLANNED
 from contracts.kinds.pod_group import NOT_RESERVED, PLACED
-from contracts.kinds.workload import QUOTA_CHARGED
+from contracts.kinds.workload import QUOTA_CHARGED, RECOVERING
 from contracts.mirrors import Node
 from tests.builders import NOW
 
 Key = tuple[str, str]
 """Kind (a letter) and name: J job, O its pods, W Workload, P PodGroup, C CapacityRequest, M NodeClaim, N Node,
-F other people's GPUs on a node, R what the queue gate has read."""
+F other people's GPUs on a node, R what the queue gate has read, L a node that was lost."""
 
 
 class Job(NamedTuple):
     """A Job. ``attempt`` is the label in its template, 0 before the first start; ``told``: its controller has said
-    that it is suspended and counts no pod."""
+    that it is suspended and counts no pod; ``size``: how many members it was started with, 0: as its author wrote."""
 
     life: str = "live"
     suspended: bool = True
     attempt: int = 0
     told: bool = False
+    size: int = 0
 
 
 class Member(NamedTuple):
@@ -125,7 +126,7 @@ def _conditions(given: Iterable[Condition], *kept_reasons: str) -> tuple[Conditi
     """What is true, and what is false and means something; in name order, without words and times."""
     found = []
     for c in given:
-        if c.status != "True" and c.type not in (PLACED, PLANNED, "HeldForGang"):
+        if c.status != "True" and c.type not in (PLACED, PLANNED, "HeldForGang") and c.reason != RECOVERING:
             continue
         reason = c.reason if c.type in kept_reasons else "Said"
         if c.type == PLACED and c.reason != NOT_RESERVED:

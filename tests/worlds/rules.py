@@ -9,6 +9,7 @@ from contracts.conditions import is_true
 from contracts.kinds.capacity import CapacityState
 from contracts.kinds.pod_group import PodGroupState
 from contracts.kinds.workload import FINISHED, ChargeCause, WorkloadState
+from layers.queue.sizes import total
 from tests.worlds.gates import OVER
 from tests.worlds.model import Model, State
 from tests.worlds.objects import Key, Members
@@ -34,7 +35,10 @@ class Rules:
             value = self.model.objects.values[number]
             match kind:
                 case "W":
-                    found = value.state, value.status.reservation, value.charge_cause, value.metadata.uid
+                    said = value.status
+                    count = total(said.admission) if said.admission else 0
+                    found = value.state, said.reservation, value.charge_cause, value.metadata.uid
+                    found = *found, count, said.attempt, said.node_bound is not None
                 case "P":
                     hold = tuple((s.node, s.count) for s in value.status.hold)
                     short = sum(c.count for c in value.status.shortfall)
@@ -76,7 +80,7 @@ class Rules:
             if runs and not (workload and workload[2]):
                 return "running without a charge"
             if workload and workload[2]:
-                used[self.world.queue_of[i]] += self.world.sizes[i]
+                used[self.world.queue_of[i]] += workload[4] if self.world.fewest else self.world.sizes[i]
         over = any(n > self.world.quota_for(q) for q, n in used.items()) or used.total() > sum(self.world.quota)
         return "charged over quota" if over else None
 
@@ -109,7 +113,7 @@ class Rules:
             here: Counter[str] = Counter()
             for member in members:
                 if member.node and member.state not in OVER:
-                    if member.state == "run" and ("N", member.node) not in now:
+                    if member.state == "run" and not {("N", member.node), ("L", member.node)} & now.keys():
                         return "a node is removed under a running gang"
                     if member.attempt == attempt:
                         here[member.node] += 1
@@ -128,10 +132,28 @@ class Rules:
             answers = workload and group and (workload[1], workload[3]) == (group[1], group[5])
             if answers and workload[0] in _CHARGED and group[0] is PodGroupState.OFF:
                 return "charged for a placement that was given back"
+            if workload and workload[2]:
+                flaw = self._of_size(i, workload, group if answers else None, now)
+                if flaw:
+                    return flaw
             if len({m.attempt for m in self._members(now, name) if m.state != "done"}) > 1:
                 return "pods of two attempts"
             if len(state.passed[i]) > self.world.max_overtakes:
                 return "overtaken too often"
+        return None
+
+    def _of_size(self, i: int, workload: Any, group: Any, now: dict[Key, int]) -> str | None:
+        """What is charged, what is placed and what runs is one number, and one that is allowed."""
+        count, name = workload[4], self.model.gates.names[i]
+        members = self._members(now, name)
+        if not self.world.least(i) <= count <= self.world.sizes[i]:
+            return "charged for a size that is not allowed"
+        if sum(m.state not in OVER for m in members) > count:
+            return "more members than are charged"
+        done = self.fact(now[("J", name)]).life != "live" or any(m.state == "done" for m in members)
+        if not done and not self.world.node_losses and workload[0] in _CHARGED and group and group[0] in _STANDS:
+            placed = sum(n for _, n in group[3])
+            return "placed for another number than is charged" if placed != count else None
         return None
 
     def _useless(self, now: dict[Key, int], state: State) -> str | None:
@@ -151,9 +173,53 @@ class Rules:
                     return "a purchase that cannot complete its gang"
         return None
 
-    def removed(self, before: State, after: State) -> str | None:
-        """A step that takes an idle node away although a gang is placed on it."""
+    def wrong(self, before: State, after: State) -> str | None:
+        """What is wrong with a step, between states that are both allowed."""
         old, new = self.model.now(before), self.model.now(after)
+        return self._removed(old, new) or self._resized(old, new) or self._given_up(before, after, old, new)
+
+    def _resized(self, old: dict[Key, int], new: dict[Key, int]) -> str | None:
+        """A gang that has another size while it is charged, or is not asked for as a whole in its next attempt."""
+        for name in self.model.gates.names if self.world.fewest else ():
+            was, now = self.fact(old.get(("W", name), 0)), self.fact(new.get(("W", name), 0))
+            if not was or not now or was == now:
+                continue
+            if was[2] and now[2] and was[4] != now[4]:
+                return "its size changes while it is charged"
+            if now[5] > was[5] and now[6]:
+                return "the next attempt is not for all members"
+        return None
+
+    def _given_up(self, before: State, after: State, old: dict[Key, int], new: dict[Key, int]) -> str | None:
+        """A running gang that time alone brings to its end although there is room for the members that it lost."""
+        if not self.world.node_losses or before.left != after.left or before.lag is not None:
+            return None
+        for i, name in enumerate(self.model.gates.names):
+            was, now = self.fact(old.get(("W", name), 0)), self.fact(new.get(("W", name), 0))
+            group, job = self.fact(old.get(("P", name), 0)), self.fact(old[("J", name)])
+            ends = was and now and was[0] is WorkloadState.ADMITTED and now[0] is WorkloadState.ENDING
+            if not ends or job.life != "live" or not group or group[0] is not PodGroupState.BOUND:
+                continue
+            here = [m for m in self._members(old, name) if ("N", m.node) in old and m.state in ("run", "done")]
+            if self.world.sizes[i] - len(here) <= self._free(old, name):
+                return "given up though there is room for its lost members"
+        return None
+
+    def _free(self, now: dict[Key, int], name: str) -> int:
+        """GPUs that neither pods nor holds take, those of the gang's own hold beyond its members included."""
+        free = 0
+        for _, node in (key for key in now if key[0] == "N"):
+            taken = self.fact(now.get(("F", node), 0)) or 0
+            for other in self.model.gates.names:
+                group = self.fact(now.get(("P", other), 0))
+                hold = sum(n for at, n in group[3] if at == node) if group and other != name else 0
+                pods = sum(m.node == node and m.state not in OVER for m in self._members(now, other))
+                taken += max(hold, pods)
+            free += self.model.room.get(node, self.world.buy_gpus) - taken
+        return free
+
+    def _removed(self, old: dict[Key, int], new: dict[Key, int]) -> str | None:
+        """A step that takes an idle node away although a gang is placed on it."""
         for key, n in new.items():
             if key[0] != "M" or not self.fact(n)[4] or key not in old or self.fact(old[key])[4]:
                 continue
@@ -181,7 +247,7 @@ class Rules:
     def _unquiet_gang(self, i: int, name: str, now: dict[Key, int]) -> str | None:
         job = self.fact(now[("J", name)])
         workload, group, request = (self.fact(now.get((kind, name), 0)) for kind in "WPC")
-        members, size = self._members(now, name), self.world.sizes[i]
+        members, size = self._members(now, name), self.world.least(i)
         if job.life == "absent":
             return None
         if any(m.state not in OVER for m in members) or (group and group[3]):
@@ -198,7 +264,7 @@ class Rules:
             return None
         quota = self.world.quota_for(self.world.queue_of[i])
         foreign = sum(self.fact(n) for key, n in now.items() if key[0] == "F")
-        have = sum(self.model.room.values()) - foreign
+        have = sum(gpus for node, gpus in self.model.room.items() if ("N", node) in now) - foreign
         if size <= quota and size <= have + self.world.buy_gpus * self.world.buy_max:
             return "waits though it could run"
         if size > quota:

@@ -56,7 +56,7 @@ class Search:
                 known = self.index.get(after)
                 if known is None:
                     known = self._meet(after, at, label)
-                    flaw = self.rules.broken(after) or self.rules.removed(state, after)
+                    flaw = self.rules.broken(after) or self.rules.wrong(state, after)
                     if flaw:
                         return result(flaw, known)
                 if sure:

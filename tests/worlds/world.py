@@ -27,10 +27,18 @@ class World(NamedTuple):
     """Clocks that run out although something could still happen."""
     frees: int = 0
     """GPUs of others that are given back."""
+    node_losses: int = 0
+    """Nodes that go while members run on them."""
     priorities: tuple[int, ...] = ()
     """One a gang where higher priority has lower evicted; empty: all are alike, and nobody is."""
     cohort: bool = False
     """Whether the queues lend one another all that they have."""
+    fewest: tuple[int, ...] = ()
+    """The fewest members with which each gang may run; empty: none runs with fewer than all."""
+
+    def least(self, gang: int) -> int:
+        """The fewest members with which it may run."""
+        return self.fewest[gang] if self.fewest else self.sizes[gang]
 
     def quota_for(self, queue: int) -> int:
         """The most that a queue may ever use."""
@@ -66,10 +74,21 @@ WORLDS = {
     "a cohort, preemption": World(
         (2, 1), (0, 1), (1, 1), ((3, 0),), late=(1,), crashes=1, priorities=(0, 1), cohort=True
     ),
+    "a lost node": World((2,), (0,), (2,), ((1, 0), (1, 0), (1, 0)), lags=1, bind_fails=1, node_losses=1),
+    "a lost node, a newcomer": World((2, 1), (0, 1), (2, 1), ((1, 0), (1, 0), (1, 0)), node_losses=1),
+    "a lost node, no other": World((2,), (0,), (2,), ((1, 0), (1, 0)), lags=1, timeouts=1, node_losses=1),
+    "a lost node, a purchase": World((2,), (0,), (2,), ((1, 0), (1, 0)), 1, 1, launch_fails=1, node_losses=1),
+    "a lost purchase": World((1,), (0,), (1,), (), 1, 1, lags=1, timeouts=1, node_losses=1),
+    "two lost nodes": World((2,), (0,), (2,), ((1, 0), (1, 0)), 1, 1, node_losses=2),
+    "elastic": World((2,), (0,), (2,), ((2, 1),), lags=1, bind_fails=1, frees=1, fewest=(1,)),
+    "elastic, a purchase": World((2,), (0,), (2,), ((1, 0),), 1, 1, launch_fails=1, timeouts=1, fewest=(1,)),
+    "elastic, one quota": World((2, 2), (0, 0), (3,), ((3, 0),), fewest=(1, 1)),
+    "elastic, three": World((3,), (0,), (3,), ((3, 2),), lags=1, bind_fails=1, frees=2, fewest=(1,)),
+    "elastic, a lost node": World((2,), (0,), (2,), ((1, 0), (1, 0)), node_losses=1, fewest=(1,)),
     "overtaking on nodes": World((2, 1, 1), (0, 1, 1), (2, 2), ((2, 0),), late=(0, 2)),
 }
 
-LAG, CRASH, LAUNCH_FAIL, BIND_FAIL, DELETE, TIMEOUT, FREE = range(7)
+LAG, CRASH, LAUNCH_FAIL, BIND_FAIL, DELETE, TIMEOUT, FREE, LOSE = range(8)
 
 
 def budgets(world: World) -> tuple[int, ...]:
@@ -82,4 +101,5 @@ def budgets(world: World) -> tuple[int, ...]:
         world.deletions,
         world.timeouts,
         world.frees,
+        world.node_losses,
     )

@@ -8,7 +8,7 @@ what a newer one wrote.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -96,6 +96,10 @@ class Kind(Contract):
     NAMESPACED: ClassVar[bool] = True
     COLUMNS: ClassVar[tuple[Column, ...]] = ()
 
+    __slots__ = ("_key",)  # found once, for caches ask for it all the time; no part of the value
+    if TYPE_CHECKING:
+        _key: str
+
     api_version: Literal["trigate.dev/v1alpha1"] = "trigate.dev/v1alpha1"
     kind: str
     metadata: ObjectMeta = ObjectMeta()
@@ -103,4 +107,10 @@ class Kind(Contract):
     @property
     def key(self) -> str:
         """``namespace/name``, or the name of a cluster-scoped object: its key in every cache."""
-        return f"{self.metadata.namespace}/{self.metadata.name}" if self.metadata.namespace else self.metadata.name
+        try:
+            return self._key
+        except AttributeError:
+            meta = self.metadata
+            found = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+            object.__setattr__(self, "_key", found)
+            return found

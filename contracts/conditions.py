@@ -7,7 +7,8 @@ tuple, so that "nothing to write" is an equality.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AwareDatetime, Field
@@ -64,17 +65,24 @@ def set_condition(
         generation,
     ):
         return before
-    new = Condition(
-        type=type,
-        status=said,
-        reason=str(reason),
-        message=message[:_MAX_MESSAGE],
-        observed_generation=generation,
-        last_transition_time=old.last_transition_time if old and old.status == said else now,
-    )
+    since = old.last_transition_time if old and old.status == said else now
+    if generation < 0 or since.tzinfo is None:
+        new = Condition(
+            type=type, status=said, reason=str(reason), observed_generation=generation, last_transition_time=since
+        )
+    else:
+        new = _checked(type, said, str(reason)).but(
+            message=message[:_MAX_MESSAGE], observed_generation=generation, last_transition_time=since
+        )
     if old is None:
         return (*before, new)
     return tuple(new if condition.type == type else condition for condition in before)
+
+
+@lru_cache(maxsize=1024)
+def _checked(type: str, status: Status, reason: str) -> Condition:
+    """A condition of these words, for copies: the same few are set all the time, and each look over them takes long."""
+    return Condition(type=type, status=status, reason=reason, last_transition_time=datetime(1970, 1, 1, tzinfo=UTC))
 
 
 def drop_condition(conditions: Iterable[Condition], type: str) -> tuple[Condition, ...]:

@@ -137,6 +137,7 @@ def format_quantity(amount: int, resource: str) -> str:
     return str(amount)
 
 
+@lru_cache(maxsize=4096)
 def describe(amount: int, resource: str) -> str:
     """``amount`` for a sentence: exact, and as short as that allows.
 

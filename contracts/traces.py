@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from contracts.history import EndedState
 
@@ -138,5 +139,6 @@ def root_span(
     )
 
 
+@lru_cache(maxsize=8192)
 def _digest(uid: str, attempt: int) -> str:
     return hashlib.sha256(f"{uid}/{attempt}".encode()).hexdigest()

@@ -8,7 +8,8 @@ Amounts are integers in the unit of `contracts.quantities`: CPU in milli, everyt
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import Field
@@ -114,8 +115,15 @@ def passed(
     layer: Layer, reason: Passed, message: str, *, now: datetime, attempt: int, trace_id: str, before: Verdict | None
 ) -> Verdict:
     """The verdict of a gate that lets the gang on. ``since`` stays while layer, reason and attempt stay."""
-    return _standing(
-        Verdict(layer=layer, reason=reason, message=message, since=now, attempt=attempt, trace_id=trace_id), before
+    verdict = _passed(layer, reason, message).but(since=now, attempt=attempt, trace_id=trace_id)
+    return _standing(verdict, before)
+
+
+@lru_cache(maxsize=1024)
+def _passed(layer: Layer, reason: Passed, message: str) -> Verdict:
+    """A verdict of these words, for copies: they are few, and to look them over takes longer than all else here."""
+    return Verdict(
+        layer=layer, reason=reason, message=message, since=datetime(1970, 1, 1, tzinfo=UTC), attempt=0, trace_id=""
     )
 
 

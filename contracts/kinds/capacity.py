@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -117,6 +117,10 @@ class CapacityRequest(Kind):
         Column("Age", "date", ".metadata.creationTimestamp"),
     )
 
+    __slots__ = ("_state",)  # found once, for passes ask for it all the time; no part of the value
+    if TYPE_CHECKING:
+        _state: CapacityState
+
     kind: Literal["CapacityRequest"] = "CapacityRequest"
     spec: CapacityRequestSpec
     status: CapacityRequestStatus = CapacityRequestStatus()
@@ -124,6 +128,14 @@ class CapacityRequest(Kind):
     @property
     def state(self) -> CapacityState:
         """Where the purchase stands; it says something of a Workload only when the reservations are equal."""
+        try:
+            return self._state
+        except AttributeError:
+            found = self._found_state()
+            object.__setattr__(self, "_state", found)
+            return found
+
+    def _found_state(self) -> CapacityState:
         given = self.status.conditions
         true = all_true(given)
         for condition, state in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -124,6 +124,10 @@ class PodGroup(Kind):
         Column("Age", "date", ".metadata.creationTimestamp"),
     )
 
+    __slots__ = ("_state",)  # found once, for passes ask for it all the time; no part of the value
+    if TYPE_CHECKING:
+        _state: PodGroupState
+
     kind: Literal["PodGroup"] = "PodGroup"
     spec: PodGroupSpec
     status: PodGroupStatus = PodGroupStatus()
@@ -131,6 +135,14 @@ class PodGroup(Kind):
     @property
     def state(self) -> PodGroupState:
         """Where the gang stands; it says something of a Workload only when the reservations are equal."""
+        try:
+            return self._state
+        except AttributeError:
+            found = self._found_state()
+            object.__setattr__(self, "_state", found)
+            return found
+
+    def _found_state(self) -> PodGroupState:
         given = self.status.conditions
         true = all_true(given)
         for condition, state in (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+import msgspec
 from pydantic import Field
 
 from contracts.base import Column, Contract, Kind, Labels, Name, Raw
@@ -52,6 +53,10 @@ class WorkloadState(StrEnum):
 class PodSet(Contract):
     """Members of one kind. The gang's minimum is ``count``: all of them."""
 
+    __slots__ = ("_pod_spec",)  # what follows from a frozen object and is asked for often; no part of its value
+    if TYPE_CHECKING:
+        _pod_spec: bytes
+
     name: Annotated[str, Field(min_length=1, max_length=63)]
     count: int = Field(ge=0, le=100_000, description="How many run at once.")
     completions: int | None = Field(default=None, description="How many must succeed in all; absent: ``count``.")
@@ -59,6 +64,16 @@ class PodSet(Contract):
         default=None, description="So few may run at once where quota for all lacks; absent: all of them."
     )
     template: Raw = Field(description="The pod template as the job holds it: metadata and spec.")
+
+    @property
+    def pod_spec(self) -> bytes:
+        """The template's spec as JSON: a value by which equal ones are known."""
+        try:
+            return self._pod_spec
+        except AttributeError:
+            found = msgspec.json.encode(self.template.get("spec") or {})
+            object.__setattr__(self, "_pod_spec", found)
+            return found
 
 
 Seconds = Annotated[int, Field(ge=1)]
@@ -139,8 +154,26 @@ class PodSetAssignment(Contract):
 class Admission(Contract):
     """The quota assignment of one reservation."""
 
+    __slots__ = ("_usage",)  # as in `PodSet`
+    if TYPE_CHECKING:
+        _usage: tuple[tuple[str, str, int], ...]
+
     cluster_queue: str
     pod_set_assignments: tuple[PodSetAssignment, ...]
+
+    @property
+    def usage(self) -> tuple[tuple[str, str, int], ...]:
+        """(flavor, resource, amount) of every pod set."""
+        try:
+            return self._usage
+        except AttributeError:
+            found = tuple(
+                (flavor, resource, parse(assigned.resource_usage.get(resource, "0"), resource))
+                for assigned in self.pod_set_assignments
+                for resource, flavor in assigned.flavors.items()
+            )
+            object.__setattr__(self, "_usage", found)
+            return found
 
 
 class FailedFlavor(Contract):
@@ -250,6 +283,11 @@ class Workload(Kind):
         Column("Age", "date", ".spec.createdAt"),
     )
 
+    __slots__ = ("_charge_cause", "_state")  # as in `PodSet`
+    if TYPE_CHECKING:
+        _charge_cause: ChargeCause | None
+        _state: WorkloadState
+
     kind: Literal["Workload"] = "Workload"
     spec: WorkloadSpec
     status: WorkloadStatus = WorkloadStatus()
@@ -260,6 +298,14 @@ class Workload(Kind):
 
         ENDING holds from the eviction, finish or deletion of an attempt until its successor is PENDING.
         """
+        try:
+            return self._state
+        except AttributeError:
+            found = self._found_state()
+            object.__setattr__(self, "_state", found)
+            return found
+
+    def _found_state(self) -> WorkloadState:
         true = all_true(self.status.conditions)
         if self.metadata.deletion_timestamp or EVICTED in true or FINISHED in true:
             return WorkloadState.ENDING
@@ -274,6 +320,14 @@ class Workload(Kind):
     @property
     def charge_cause(self) -> ChargeCause | None:
         """Why quota is charged, or None. Stands on an ending Workload until its attempt has left nothing."""
+        try:
+            return self._charge_cause
+        except AttributeError:
+            found = self._found_charge_cause()
+            object.__setattr__(self, "_charge_cause", found)
+            return found
+
+    def _found_charge_cause(self) -> ChargeCause | None:
         for condition in self.status.conditions:
             if condition.type == QUOTA_CHARGED:
                 return ChargeCause(condition.reason) if condition.status == "True" else None

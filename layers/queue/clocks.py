@@ -41,14 +41,25 @@ class Clocks:
 
 def clocks_of(workload: Workload, queue: ClusterQueue | None) -> Clocks:
     """The job's own clocks, else those of the queue. Of the run time, the shorter one: a job may only ask for less."""
-    said, given = workload.spec, _defaults(queue.spec.timeouts if queue else Timeouts())
-    runs = [n for n in (said.max_run_time_seconds, given.run) if n is not None]
+    said, given = workload.spec, _defaults(queue.spec.timeouts if queue else _NO_WORD)
+    own = (said.queue_timeout_seconds, said.capacity_timeout_seconds, said.start_timeout_seconds,
+           said.ready_timeout_seconds, said.recovery_timeout_seconds, said.max_run_time_seconds)  # fmt: skip
+    return given if own == _NONE_OF_ITS_OWN else _merged(own, given)
+
+
+_NO_WORD = Timeouts()
+_NONE_OF_ITS_OWN = (None,) * 6
+
+
+def _merged(own: tuple[int | None, ...], given: Clocks) -> Clocks:
+    queue, capacity, start, ready, recovery, run = own
+    runs = [n for n in (run, given.run) if n is not None]
     return Clocks(
-        queue=said.queue_timeout_seconds or given.queue,
-        capacity=said.capacity_timeout_seconds or given.capacity,
-        start=said.start_timeout_seconds or given.start,
-        ready=said.ready_timeout_seconds or given.ready,
-        recovery=said.recovery_timeout_seconds or given.recovery,
+        queue=queue or given.queue,
+        capacity=capacity or given.capacity,
+        start=start or given.start,
+        ready=ready or given.ready,
+        recovery=recovery or given.recovery,
         run=min(runs, default=None),
     )
 

@@ -87,6 +87,8 @@ class Pass(HeldBack):
     def look_at(self, workload: Workload) -> datetime | None:
         """Decide what is to be written of the Workload. Returns when time alone will change that."""
         self._woken = None
+        if self.asked is not None and self.asked[0] is not workload:
+            self.asked = None
         if not self._isolated(workload.key, partial(self._one, workload)):
             self._isolated(workload.key, partial(self._undecidable, workload))
         self.moved |= self.preempting.moved

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
@@ -31,11 +30,7 @@ class Demand:
 
 def demands_of(spec: WorkloadSpec) -> tuple[Demand, ...]:
     """One demand a pod set. Raises ValueError (`BadQuantity` among them) on a template that cannot be read."""
-    return tuple(_demand(p.name, p.count, _frozen_json(p.template)) for p in spec.pod_sets)
-
-
-def _frozen_json(template: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode(template.get("spec") or {})
+    return tuple(_demand(p.name, p.count, p.pod_spec) for p in spec.pod_sets)
 
 
 @lru_cache(maxsize=4096)

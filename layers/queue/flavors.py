@@ -25,9 +25,7 @@ def unsuited(demand: Demand, flavor: ResourceFlavor | None, name: str, queue: st
             reason=Reason.NO_MATCHING_FLAVOR, pod_set=demand.pod_set, queue=queue, flavor=name,
             detail="does not exist",
         )  # fmt: skip
-    taints = tuple(_taint(t) for t in flavor.spec.node_taints)
-    borne = (*demand.tolerations, *(_toleration(t) for t in flavor.spec.tolerations))
-    taint = untolerated_taint(borne, taints)
+    taint = _untolerated(demand, flavor) if flavor.spec.node_taints else None
     if taint is not None:
         written = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
         return Blocker(
@@ -44,6 +42,12 @@ def unsuited(demand: Demand, flavor: ResourceFlavor | None, name: str, queue: st
             detail="has other node labels than the job selects",
         )  # fmt: skip
     return None
+
+
+def _untolerated(demand: Demand, flavor: ResourceFlavor) -> Taint | None:
+    taints = tuple(_taint(t) for t in flavor.spec.node_taints)
+    borne = (*demand.tolerations, *(_toleration(t) for t in flavor.spec.tolerations))
+    return untolerated_taint(borne, taints)
 
 
 def _unmatched_labels(demand: Demand, labels: Mapping[str, str]) -> tuple[str, ...]:

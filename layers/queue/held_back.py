@@ -46,6 +46,9 @@ _CAUSES = frozenset(Deactivation)
 class HeldBack(Writes):
     """What is decided on pending and reserved Workloads."""
 
+    asked: tuple[Workload, list[Blocker], Assigned] | None = None
+    """What was found when it was asked about last, if nothing has been decided since."""
+
     def lacks(self, demands: Iterable[Demand], workload: Workload) -> bool:
         """Whether quota for these demands surely lacks in the Workload's queue. Quickly; `refusal` knows more."""
         _, queue = queues_of(workload, self.world)
@@ -61,6 +64,9 @@ class HeldBack(Writes):
         if job is None:
             return ()
         obstacles, assigned = self._obstacles(workload, job)
+        retry_at = workload.status.retry_at
+        if retry_at is None or retry_at <= self.now:
+            self.asked = workload, obstacles, assigned
         if obstacles or assigned.admission is None:
             return tuple(obstacles)
         return self.promises.forbidding(workload, assigned.admission)
@@ -182,6 +188,9 @@ class HeldBack(Writes):
 
     def _obstacles(self, workload: Workload, job: JobView) -> tuple[list[Blocker], Assigned]:
         """All of the gate's own obstacles, and the assignment if there is none."""
+        known, self.asked = self.asked, None
+        if known is not None and known[0] is workload:
+            return list(known[1]), known[2]
         obstacles = standing_obstacles(workload, job, self.world)
         demands, unreadable = readable_demands(workload)
         if not job.problems:  # it has said so itself

@@ -35,7 +35,9 @@ def spec_of(job: JobView, workload: Workload) -> WorkloadSpec:
     pod_sets = job.asked.pod_sets
     if same:  # as they were charged, word for word; how few may run is no part of that
         fewest = {p.name: p.min_count for p in pod_sets}
-        pod_sets = tuple(p.but(min_count=fewest.get(p.name)) for p in said.pod_sets)
+        pod_sets = tuple(
+            p if p.min_count == fewest.get(p.name) else p.but(min_count=fewest.get(p.name)) for p in said.pod_sets
+        )
     wanted = job.asked.but(active=said.active, deactivated_for=why_out, created_at=said.created_at, pod_sets=pod_sets)
     if not job.problems:
         return wanted

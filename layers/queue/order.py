@@ -39,6 +39,9 @@ class Overtaking:
     freely: bool = True
 
 
+_NOBODY, _WHOEVER_FITS = Overtaking(0, freely=False), Overtaking(None)
+
+
 def overtaking(queue: ClusterQueueSpec) -> Overtaking:
     """What the queue's strategy says.
 
@@ -46,9 +49,9 @@ def overtaking(queue: ClusterQueueSpec) -> Overtaking:
     """
     match queue.queueing_strategy:
         case QueueingStrategy.STRICT_FIFO:
-            return Overtaking(0, freely=False)
+            return _NOBODY
         case QueueingStrategy.BEST_EFFORT_FIFO:
-            return Overtaking(None)
+            return _WHOEVER_FITS
         case QueueingStrategy.BOUNDED_OVERTAKING:
             after = queue.reservation_after
             return Overtaking(queue.max_overtakes, timedelta(seconds=seconds(after)) if after is not None else None)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 from contracts.kinds.queues import (
     ClusterQueue,
@@ -55,7 +56,7 @@ class Assigned:
     evicting: Admission | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Asked:
     """One question to one queue, and what the gang's pod sets have taken so far."""
 
@@ -133,7 +134,7 @@ def _assigned(
             whole = False
         elif whole:
             assignments.append(_assignment(demand, chosen, flavors))
-    admission = Admission(cluster_queue=asked.name, pod_set_assignments=tuple(assignments)) if whole else None
+    admission = _NOWHERE.but(cluster_queue=asked.name, pod_set_assignments=tuple(assignments)) if whole else None
     if blockers:
         return Assigned(None, tuple(blockers), admission), asked.taken
     return Assigned(admission), asked.taken
@@ -268,11 +269,15 @@ def _in_turn(
     return sorted(flavors, key=lambda f: last.index((pod_set, f.name)) if (pod_set, f.name) in last else -1)
 
 
+_About: TypeAlias = tuple[str, str, str, str]
+"""Pod set, queue, flavor, resource."""
+
+
 @dataclass(frozen=True)
 class _Shortage:
     """A resource of which a flavor has too little: now, or ever."""
 
-    about: Mapping[str, str]
+    about: _About
     amount: int
     own: int
     """What other pod sets of this gang take of it already."""
@@ -293,9 +298,9 @@ class _Shortage:
         percent = self.derived.percent if self.derived and self.derived.percent < 100 else None
         if never:
             whole, most = self.amount + self.own, self.potential
-            return Blocker(
-                reason=Reason.EXCEEDS_MAX_QUOTA, requested=whole, needed=whole - max(0, most), limit=max(0, most),
-                cohort=self.cohort, from_nodes=follows, percent=percent, **self.about,
+            return _short_of(
+                self.about, Reason.EXCEEDS_MAX_QUOTA, requested=whole, needed=whole - max(0, most), limit=max(0, most),
+                cohort=self.cohort, from_nodes=follows, percent=percent,
             )  # fmt: skip
         match self.bound.limit:
             case Limit.NOMINAL:
@@ -306,10 +311,19 @@ class _Shortage:
                 reason, cohort = Reason.COHORT_EXHAUSTED, self.bound.node
         # A quota that was lowered below what is charged has nothing left; it never lends a negative number.
         available = max(0, self.bound.available - self.own)
-        return Blocker(
-            reason=reason, requested=self.amount, available=available, needed=self.amount - available,
-            limit=self.bound.most, cohort=cohort, from_nodes=follows, percent=percent, **self.about,
+        return _short_of(
+            self.about, reason, requested=self.amount, available=available, needed=self.amount - available,
+            limit=self.bound.most, cohort=cohort, from_nodes=follows, percent=percent,
         )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _short_of(about: _About, reason: Reason, **numbers: int | str | None) -> Blocker:
+    """One obstacle for all gangs that lack the same: in a long line they are many."""
+    pod_set, queue, flavor, resource = about
+    return Blocker.model_validate(
+        {"reason": reason, "pod_set": pod_set, "queue": queue, "flavor": flavor, "resource": resource, **numbers}
+    )
 
 
 def _shortages(asked: _Asked, demand: Demand, wanted: ResourceAmounts, quotas: FlavorQuotas) -> list[_Shortage]:
@@ -327,7 +341,7 @@ def _shortages(asked: _Asked, demand: Demand, wanted: ResourceAmounts, quotas: F
             bound, potential, cohort = cell.bound(), cell.potential, path[-1] if path else None
         else:  # nothing is lent to a queue of what it does not list
             bound, potential, cohort = Bound(Limit.NOMINAL, 0, asked.name, 0, own=True), 0, None
-        about = {"pod_set": demand.pod_set, "queue": asked.name, "flavor": quotas.name, "resource": resource}
+        about = demand.pod_set, asked.name, quotas.name, resource
         found.append(_Shortage(about, amount, own, bound, potential, cohort, quotas.from_nodes))
     return found
 
@@ -338,13 +352,17 @@ def _uncovered(demand: Demand, queue: str, resource: str, requested: int) -> Blo
     )
 
 
+_UNASSIGNED = PodSetAssignment(name="", count=0)
+_NOWHERE = Admission(cluster_queue="", pod_set_assignments=())
+
+
 def _assignment(demand: Demand, chosen: Mapping[str, str], flavors: Mapping[str, ResourceFlavor]) -> PodSetAssignment:
     selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
     for name in dict.fromkeys(chosen[r] for r in sorted(chosen)):
         selector |= flavors[name].spec.node_labels
         tolerations += [t for t in flavors[name].spec.tolerations if t not in tolerations]
-    return PodSetAssignment(
+    return _UNASSIGNED.but(  # of parts that have been looked over, each for itself, and no more labels than may be
         name=demand.pod_set,
         count=demand.count,
         flavors={r: chosen[r] for r in sorted(chosen)},

@@ -54,6 +54,4 @@ def _nominal(flavor: FlavorQuotas, r: ResourceQuota, supply: Mapping[str, Supply
 
 def usage_of(admission: Admission) -> Iterable[tuple[str, str, int]]:
     """(flavor, resource, amount) of every pod set of an admission."""
-    for assigned in admission.pod_set_assignments:
-        for resource, flavor in assigned.flavors.items():
-            yield flavor, resource, parse(assigned.resource_usage.get(resource, "0"), resource)
+    return admission.usage

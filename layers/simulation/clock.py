@@ -37,10 +37,15 @@ class VirtualClock:
     def __init__(self, beginning: datetime = BEGINNING) -> None:
         self.beginning = beginning
         self.seconds = 0.0
+        self._known = 0.0, beginning
 
     def now(self) -> datetime:
         """The date."""
-        return self.beginning + timedelta(seconds=self.seconds)
+        at, date = self._known
+        if at != self.seconds:
+            date = self.beginning + timedelta(seconds=self.seconds)
+            self._known = self.seconds, date
+        return date
 
     def skewed(self, seconds: float) -> Callable[[], datetime]:
         """The date on a machine whose clock is so many seconds ahead."""

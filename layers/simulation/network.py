@@ -307,9 +307,11 @@ class Watch:
         """The lines that may be told now, and in how many seconds the next one may; None: there is none."""
         log = self.table.log
         lines: list[bytes] = []
+        if self._at >= len(log):
+            return lines, None
         now = self._store.clock.now()
         silent_for = self.transport.silent_until(self.table.plural) - asyncio.get_running_loop().time()
-        if silent_for > 0 and self._at < len(log):
+        if silent_for > 0:
             return lines, silent_for
         while self._at < len(log):
             event = log[self._at]

@@ -81,6 +81,14 @@ def differences(objects: Objects) -> list[str]:
     return [*claims_of_quota(books), *_Claims(books).all()]
 
 
+def _minds_more_than_room(spec: Json) -> bool:
+    """Whether a node may be closed to a member for what is not counted here: its labels, other pods, ports, volumes."""
+    if spec.get("affinity") or spec.get("topologySpreadConstraints"):
+        return True
+    ports = (p for c in spec.get("containers") or () for p in c.get("ports") or ())
+    return any("hostPort" in p for p in ports) or any("persistentVolumeClaim" in v for v in spec.get("volumes") or ())
+
+
 class _Claims:
     def __init__(self, books: Books) -> None:
         self.books, self.of = books, books.of
@@ -152,7 +160,7 @@ class _Claims:
             return
         pod_set = workload["spec"]["podSets"][0]
         spec = pod_set["template"].get("spec") or {}
-        if (spec.get("affinity") or {}).get("nodeAffinity"):
+        if _minds_more_than_room(spec) or any(b["reason"] == "UnsupportedFeature" for b in blockers(group)):
             return
         one, count = asked(spec), self.books.outstanding(key, pod_set)
         assigned = (status(workload).get("admission") or {}).get("podSetAssignments") or []

@@ -156,7 +156,7 @@ def lived(seed: int, *ways: str) -> None:
 
 def test_those_lives_come_to_what_they_are_about() -> None:
     turns: Counter[str] = Counter()
-    for seed in range(4):
+    for seed in range(16):
         life = LifeOfAllKinds(seed, "preempt", "uncharged", "elastic")
         for _ in range(60):
             life.move()

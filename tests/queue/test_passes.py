@@ -244,6 +244,7 @@ class Life:
                 self.turns[f"plan {plan.state.value}" if plan else "no plan"] += 1
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_whatever_happens_a_pass_over_what_has_changed_comes_to_the_same_as_one_over_everything(seed: int) -> None:

@@ -132,6 +132,7 @@ def _groups(first: int | None, second: int | None) -> list[dict[str, Any]]:
     return [{"coveredResources": [GPU], "flavors": flavors}]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("ways", [*((way,) for way in WAYS), WAYS], ids=lambda ways: "+".join(ways))
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32))

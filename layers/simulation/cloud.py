@@ -16,7 +16,7 @@ from contracts.names import GPU, NODE_CLAIM_LABEL
 from contracts.quantities import parse
 from layers.provisioning.providers import kwok_cloud
 from layers.provisioning.snapshot import duration_of
-from layers.simulation.cluster import Change, Cluster, Json
+from layers.simulation.cluster import Change, Cluster, Json, is_over
 from layers.simulation.kubelet import Kubelets
 
 
@@ -71,7 +71,9 @@ class Cloud:
         self._poor.clear()
 
     def _take_one_gpu(self, node: str) -> None:
-        if node not in self._poor and self._give(node, -1):
+        """Unless somebody runs there: it registered before. A device that fails under its pod is another fault."""
+        taken = any(p["spec"].get("nodeName") == node and not is_over(p) for p in self._cluster.list("pods"))
+        if node not in self._poor and not taken and self._give(node, -1):
             self._poor.add(node)
 
     def _give(self, name: str, gpus: int) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,28 +11,12 @@ from contracts.conditions import find
 from contracts.kinds import WorkloadPriorityClass
 from contracts.names import GPU
 from layers.runtime.api import Api
-from layers.runtime.transport import HttpTransport
 from tests.queue.plane import Fault, Plane
 from tests.queue.test_preempting import answers
 from tests.queue.worlds import TEAM, World, a_cluster_queue, merged
-from tests.runtime.wire import Answer, Wire, a_kubeconfig, refuses
+from tests.runtime.wire import Answer, Wire, refuses
 
 pytestmark = pytest.mark.looptime
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    server = Wire()
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-async def api(wire: Wire, tmp_path: Path) -> AsyncIterator[Api]:
-    client = Api(await HttpTransport.connect(a_kubeconfig(tmp_path, wire.port), "test/1"), random=lambda: 0.0)
-    yield client
-    await client.close()
 
 
 def delayed(kept: list[web.Request]) -> Fault:

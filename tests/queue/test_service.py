@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,30 +16,14 @@ from layers.queue.counting import cluster_queue_statuses, local_queue_statuses
 from layers.queue.service import FIRST_PAUSE, LONGEST_STEP, PATIENCE
 from layers.runtime.api import Api
 from layers.runtime.errors import Unreachable
-from layers.runtime.transport import HttpTransport
 from tests.builders import NOW
 from tests.queue.plane import LOST, Plane, lost, now
 from tests.queue.test_usage_turn import tenants
 from tests.queue.worlds import World, a_cluster_queue
-from tests.runtime.wire import Wire, a_kubeconfig, drops, hangs, refuses, says
+from tests.runtime.wire import Wire, drops, hangs, refuses, says
 
 GPU = "nvidia.com/gpu"
 pytestmark = pytest.mark.looptime
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    server = Wire()
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-async def api(wire: Wire, tmp_path: Path) -> AsyncIterator[Api]:
-    client = Api(await HttpTransport.connect(a_kubeconfig(tmp_path, wire.port), "test/1"), random=lambda: 0.0)
-    yield client
-    await client.close()
 
 
 def two_placed_gangs_and_quota_for_one() -> World:
